@@ -1,0 +1,66 @@
+//! What a backend can do.
+
+use serde::Serialize;
+
+use crate::limits;
+
+/// What a backend can do, for the suite and the docs. Checks of what it cannot do are shown as not applicable.
+///
+/// ```
+/// use leasehold_core::Capabilities;
+///
+/// let mine = Capabilities { policies: true, fifo: true, ..Capabilities::minimal() };
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// It implements [`TxStore`](crate::TxStore).
+    pub transactions: bool,
+    /// It keeps policies: pause, max lease, backoff, default attempts, retention, archive and on-expiry.
+    pub policies: bool,
+    /// It keeps concurrency limits.
+    pub concurrency_limit: bool,
+    /// It keeps rate limits.
+    pub rate_limit: bool,
+    /// It keeps Fifo order.
+    pub fifo: bool,
+    /// Its [`wakeups`](crate::Store::wakeups) fire.
+    pub wakeups: bool,
+    /// Its [`subscribe`](crate::Store::subscribe) tells events.
+    pub events: bool,
+    /// What it has accepted survives a crash of the process.
+    pub durable: bool,
+    /// The largest payload, result or error that it accepts, in bytes.
+    pub payload_limit: usize,
+}
+
+impl Capabilities {
+    /// The least that a backend can be: no transactions, no policies, no hints, not durable.
+    pub const fn minimal() -> Self {
+        Self {
+            transactions: false,
+            policies: false,
+            concurrency_limit: false,
+            rate_limit: false,
+            fifo: false,
+            wakeups: false,
+            events: false,
+            durable: false,
+            payload_limit: limits::PAYLOAD_BYTES,
+        }
+    }
+
+    /// Everything, durability included.
+    pub const fn full() -> Self {
+        Self {
+            transactions: true,
+            policies: true,
+            concurrency_limit: true,
+            rate_limit: true,
+            fifo: true,
+            wakeups: true,
+            events: true,
+            durable: true,
+            payload_limit: limits::PAYLOAD_BYTES,
+        }
+    }
+}

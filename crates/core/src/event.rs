@@ -1,0 +1,68 @@
+//! Hints and events: what a store says without being asked.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use chrono::{DateTime, Utc};
+use futures_core::Stream;
+use serde::Serialize;
+
+use crate::job::JobId;
+use crate::name::QueueName;
+
+/// Hints to look now. Any number of causes may come as one hint, and a hint may be lost.
+pub type Wakeups = Pin<Box<dyn Stream<Item = ()> + Send>>;
+
+/// Events as they happen, or how many were missed.
+pub type Events = Pin<Box<dyn Stream<Item = Result<Event, Lagged>> + Send>>;
+
+/// Something that happened to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// What.
+    pub kind: EventKind,
+    /// In which queue.
+    pub queue: QueueName,
+    /// To which job.
+    pub job: JobId,
+    /// When, by the store's clock.
+    pub at: DateTime<Utc>,
+}
+
+/// What happened to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// It was accepted into its queue.
+    Enqueued,
+    /// Somebody got a lease on it.
+    Leased,
+    /// It was completed or discarded.
+    Settled,
+    /// It went back to its queue: retry, snooze, release or an administrator's word.
+    Retried,
+    /// It became a dead letter.
+    DeadLettered,
+    /// Its lease passed and it went back to its queue.
+    Reclaimed,
+    /// It was a dead letter and went back to its queue.
+    Redriven,
+    /// Somebody showed a stale receipt for it.
+    LeaseLost,
+}
+
+/// A subscriber was too slow and missed this many events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("missed {0} events")]
+pub struct Lagged(pub u64);
+
+/// A stream that never yields: what a store has that gives no hints.
+pub(crate) struct Silence<T>(pub(crate) std::marker::PhantomData<fn() -> T>);
+
+impl<T> Stream for Silence<T> {
+    type Item = T;
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+        Poll::Pending
+    }
+}

@@ -1,0 +1,207 @@
+//! JSON documents that every database keeps without change.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::exact;
+use crate::invalid::{Invalid, Problem};
+use crate::limits;
+use crate::strict;
+
+/// A JSON document (payload, result or error) which any backend gives back equal.
+///
+/// It is kept as compact text and decoded straight into the type that is asked for. Two documents are equal when
+/// they have the same JSON value: the order of object members does not matter, and `1.0`, `1` and `1e0` are one
+/// number. What a database could not keep is refused when the document is made: U+0000 in text, numbers that do not
+/// fit a 64-bit integer or float exactly (infinities and NaN too), nesting deeper than [`limits::JSON_DEPTH`].
+///
+/// ```
+/// use leasehold_core::Json;
+///
+/// let order = Json::new(&("socks", 3))?;
+/// assert_eq!(order.as_str(), r#"["socks",3]"#);
+/// assert_eq!(order.to::<(String, u32)>().unwrap(), ("socks".to_owned(), 3));
+/// assert!(Json::new(&f64::NAN).is_err());
+/// # Ok::<(), leasehold_core::Invalid>(())
+/// ```
+#[derive(Clone)]
+pub struct Json(Arc<str>);
+
+impl Json {
+    /// Encodes `value`.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `json`.
+    pub fn new<T: Serialize + ?Sized>(value: &T) -> Result<Self, Invalid> {
+        let text = strict::to_string(value).map_err(|problem| Invalid::new("json", problem))?;
+        Self::checked(text)
+    }
+
+    /// Takes JSON text from outside, such as a command line.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `json`.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        exact::check(text).map_err(|problem| Invalid::new("json", problem))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| not_json(&error))?;
+        Self::new(&value)
+    }
+
+    /// The document `null`.
+    pub fn null() -> Self {
+        Self("null".into())
+    }
+
+    /// A document `{"error": message}`, the usual form of an error. U+0000 in the message becomes U+FFFD.
+    pub fn error(message: impl fmt::Display) -> Self {
+        let message = message.to_string().replace('\0', "\u{fffd}");
+        Self(serde_json::json!({ "error": message }).to_string().into())
+    }
+
+    /// Takes text that a database has kept.
+    ///
+    /// # Errors
+    /// The parser's, if the text is not JSON.
+    pub(crate) fn stored(text: String) -> Result<Self, serde_json::Error> {
+        serde_json::from_str::<serde::de::IgnoredAny>(&text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The compact text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Decodes the document.
+    ///
+    /// # Errors
+    /// The decoder's, if the document does not have the form of a `T`.
+    pub fn to<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(&self.0)
+    }
+
+    /// The document as a tree, to look around in. `null` if it is not JSON after all.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or(Value::Null)
+    }
+
+    fn checked(text: String) -> Result<Self, Invalid> {
+        if text.len() > limits::JSON_BYTES {
+            let problem = Problem::TooLong { bytes: text.len(), limit: limits::JSON_BYTES };
+            return Err(Invalid::new("json", problem));
+        }
+        exact::check(&text).map_err(|problem| Invalid::new("json", problem))?;
+        Ok(Self(text.into()))
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0 || same_value(&self.value(), &other.value())
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Json {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Self::parse(raw.get()).map_err(serde::de::Error::custom)
+    }
+}
+
+fn same_value(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => exact::same_number(&a.to_string(), &b.to_string()),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_value(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| same_value(value, other)))
+        }
+        (a, b) => a == b,
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> Invalid {
+    Invalid::new("json", Problem::NotJson { reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Json;
+    use crate::invalid::Problem;
+
+    #[test]
+    fn equality_is_of_values() {
+        for (a, b) in [
+            (r#"{"a":1,"b":[true,null]}"#, r#"{ "b":[true,null], "a":1.0 }"#),
+            ("1e16", "10000000000000000"),
+            ("-0.0", "0"),
+            (r#""\u00e9""#, "\"\u{e9}\""),
+        ] {
+            assert_eq!(Json::parse(a).unwrap(), Json::parse(b).unwrap(), "{a} and {b}");
+        }
+        for (a, b) in [("1", "2"), ("[1]", "[1,1]"), (r#"{"a":1}"#, r#"{"a":1,"b":null}"#), ("1", "\"1\"")] {
+            assert_ne!(Json::parse(a).unwrap(), Json::parse(b).unwrap(), "{a} and {b}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_kept_exactly_or_refused() {
+        for kept in
+            ["0.1", "18446744073709551615", "-9223372036854775808", "1e300", "1.50", "-1.25e-3", "0e99999"]
+        {
+            assert!(Json::parse(kept).is_ok(), "{kept}");
+        }
+        for refused in
+            ["18446744073709551617", "0.1000000000000000000001", "1e400", "1e-400", "9007199254740993.5"]
+        {
+            let problem = Json::parse(refused).unwrap_err().problem;
+            assert_eq!(problem, Problem::InexactNumber { number: refused.to_owned() });
+        }
+    }
+
+    #[test]
+    fn refuses_what_a_database_cannot_keep() {
+        assert_eq!(Json::new("a\0b").unwrap_err().problem, Problem::Nul);
+        assert_eq!(Json::parse(r#"{"a\u0000":1}"#).unwrap_err().problem, Problem::Nul);
+        assert_eq!(Json::parse(&"[".repeat(65)).unwrap_err().problem, Problem::TooDeep { limit: 64 });
+        assert!(Json::parse(&format!("{}{}", "[".repeat(64), "]".repeat(64))).is_ok());
+        assert!(matches!(Json::parse(r#""\ud800""#).unwrap_err().problem, Problem::NotJson { .. }));
+        assert!(matches!(Json::parse("nope").unwrap_err().problem, Problem::NotJson { .. }));
+        assert!(matches!(Json::new(&f64::INFINITY).unwrap_err().problem, Problem::InexactNumber { .. }));
+        assert!(matches!(Json::new(&[Some(f32::NAN)]).unwrap_err().problem, Problem::InexactNumber { .. }));
+        assert!(matches!(Json::new(&u128::MAX).unwrap_err().problem, Problem::InexactNumber { .. }));
+        assert_eq!(Json::error("a\0b").as_str(), "{\"error\":\"a\u{fffd}b\"}");
+    }
+
+    #[test]
+    fn a_backslash_before_u0000_is_text() {
+        let text = Json::new(r"\u0000").unwrap();
+        assert_eq!(text.to::<String>().unwrap(), r"\u0000");
+    }
+}

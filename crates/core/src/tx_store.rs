@@ -1,0 +1,79 @@
+//! The trait of backends that can share the caller's transaction.
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::job::Receipt;
+use crate::json::Json;
+use crate::name::IdempotencyKey;
+use crate::new_job::{Enqueued, NewJob};
+use crate::store::Store;
+use crate::verdict::{RetryAfter, Settled, Verdict};
+
+/// A store that speaks on the caller's own transaction.
+///
+/// `C` is the connection or transaction that the caller's own writes run on. The caller opens, owns and commits it;
+/// the store only speaks on it. One store may implement this for several `C`.
+///
+/// ```
+/// use leasehold_core::{Json, Job, Result, Settled, TxStore};
+///
+/// /// A handler that cannot forget to settle: it must return the proof.
+/// async fn pay<C: Send>(store: &dyn TxStore<C>, tx: &mut C, job: &Job) -> Result<Settled> {
+///     // … the handler's own writes on `tx` …
+///     store.ack_in(tx, &job.receipt(), Json::null()).await
+///     // The caller commits. If the lease was lost, `?` rolls the handler's writes back.
+/// }
+/// ```
+///
+/// # Contract
+/// * **[T6](crate::contract::T6)** An expected outcome — a duplicate, a second `once`, a lost lease — never spoils
+///   the transaction: it can go on and commit.
+/// * **[T8](crate::contract::T8)** A transaction that is dropped without commit leaves nothing, no lock either.
+/// * **[T7](crate::contract::T7)** If the job is taken, settled or reclaimed by another between `settle_in` and the
+///   commit, either that other waits or fails, or the commit fails and nothing of the transaction counts.
+///
+/// # Errors
+/// * [`NoTransaction`](crate::StoreError::NoTransaction) **[T4](crate::contract::T4)**: `conn` has no open
+///   transaction; nothing was done. Of a type that always is a transaction this cannot happen.
+/// * [`Invalid`](crate::StoreError::Invalid): as outside.
+///
+/// # Cancel safety
+/// As [`Store`]: after a drop the transaction may be unfit for use, and rolling it back must work.
+#[async_trait]
+pub trait TxStore<C: Send + ?Sized>: Store {
+    /// [`Store::enqueue`] on the caller's transaction.
+    ///
+    /// # Contract
+    /// * **[T1](crate::contract::T1)** The jobs exist once the transaction has committed, and never before or otherwise.
+    ///   The ids are known at once.
+    async fn enqueue_in(&self, conn: &mut C, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
+
+    /// [`Store::settle`] of one job on the caller's transaction.
+    ///
+    /// # Contract
+    /// * **[T2](crate::contract::T2)** It counts once the transaction has committed, and leaves no trace otherwise.
+    /// * **[T9](crate::contract::T9)** Every verdict does what it does outside.
+    ///
+    /// # Errors
+    /// * [`LeaseLost`](crate::StoreError::LeaseLost) **[T3](crate::contract::T3)**: the receipt is stale, or was
+    ///   settled in this transaction before.
+    async fn settle_in(&self, conn: &mut C, receipt: &Receipt, verdict: Verdict) -> Result<Settled>;
+
+    /// Remembers `key` on the caller's transaction: true the first time, false ever after.
+    ///
+    /// # Contract
+    /// * **[T5](crate::contract::T5)** One transaction that commits is answered true, every later one false, and so is a
+    ///   second call in the same transaction; a rollback forgets. Of two open at once, at most one commits with true.
+    async fn once_in(&self, conn: &mut C, key: &IdempotencyKey) -> Result<bool>;
+
+    /// [`settle_in`](Self::settle_in) Done.
+    async fn ack_in(&self, conn: &mut C, receipt: &Receipt, result: Json) -> Result<Settled> {
+        self.settle_in(conn, receipt, Verdict::Done(result)).await
+    }
+
+    /// [`settle_in`](Self::settle_in) Retry with the queue's backoff.
+    async fn nack_in(&self, conn: &mut C, receipt: &Receipt, error: Json) -> Result<Settled> {
+        self.settle_in(conn, receipt, Verdict::Retry { error, after: RetryAfter::Backoff }).await
+    }
+}
