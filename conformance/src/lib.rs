@@ -1,1 +1,103 @@
-//! Later.
+//! The suite that every backend of Leasehold runs, ours and strangers'.
+//!
+//! A backend author writes a [`Harness`] and a test target `conformance`:
+//!
+//! ```toml
+//! # Cargo.toml
+//! [[test]]
+//! name = "conformance"
+//! harness = false
+//! ```
+//!
+//! ```
+//! # use leasehold_conformance::{BoxError, Harness};
+//! # use leasehold_core::Store;
+//! # use std::{sync::Arc, time::Duration};
+//! // tests/conformance.rs
+//! struct Mine;
+//!
+//! #[async_trait::async_trait]
+//! impl Harness for Mine {
+//!     type Database = (); // a path, a schema name, a pool …
+//!
+//!     async fn create(&self) -> Result<(), BoxError> {
+//!         todo!("make a fresh, empty database")
+//!     }
+//!
+//!     async fn connect(&self, database: &()) -> Result<Arc<dyn Store>, BoxError> {
+//!         todo!("open one more handle on it, as one more process would")
+//!     }
+//!
+//!     async fn age(&self, database: &(), by: Duration) -> Result<(), BoxError> {
+//!         todo!("let time pass: move the clock, or shift every stored time back")
+//!     }
+//! }
+//!
+//! # #[allow(unused)]
+//! fn main() {
+//!     leasehold_conformance::main(Mine)
+//! }
+//! ```
+//!
+//! Then `cargo test --test conformance` shows every check as a named case that can be filtered
+//! (`cargo test --test conformance -- dequeue`). A check that does not apply to the backend is shown as ignored with the
+//! reason. A failure names the clause of [`leasehold_core::contract`] that is broken, what was promised and what was
+//! seen. [`run`] gives the same as a [`Report`].
+//!
+//! Time passes by [`Harness::age`], never by sleeping. A harness whose clock can be set should start it far from the
+//! host's, so that a store which uses the wrong clock is caught.
+
+mod cancel;
+mod check;
+mod checks;
+mod dump;
+mod failure;
+mod harness;
+mod model;
+mod report;
+mod stage;
+
+pub use check::{Check, Need};
+pub use failure::Failure;
+pub use harness::{Harness, Transaction};
+pub use leasehold_core::BoxError;
+pub use model::Operation;
+pub use report::{CheckReport, Outcome, Report};
+
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+/// Every check of the suite.
+pub fn checks() -> Vec<Check> {
+    checks::all()
+}
+
+/// Runs the suite as a test target with `harness = false`: one named case per check.
+pub fn main<H: Harness>(harness: H) {
+    let arguments = Arguments::from_args();
+    let harness = Arc::new(harness);
+    let trials = checks().into_iter().map(|check| trial(Arc::clone(&harness), check)).collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Runs the suite and reports on every check.
+pub fn run<H: Harness + Clone>(harness: &H) -> Report {
+    run_checks(harness, |_| true)
+}
+
+/// Runs the checks for which `wanted` says so, one after the other, and reports on them.
+pub fn run_checks<H: Harness + Clone>(harness: &H, wanted: impl Fn(&Check) -> bool) -> Report {
+    let harness = Arc::new(harness.clone());
+    let checks = checks().into_iter().filter(wanted);
+    let reports = checks.map(|check| CheckReport::new(&check, check.run(Arc::clone(&harness))));
+    Report::new(harness.name(), reports.collect())
+}
+
+fn trial<H: Harness>(harness: Arc<H>, check: Check) -> Trial {
+    Trial::ignorable_test(check.name, move || match check.run(harness) {
+        Outcome::Passed => Ok(Completion::Completed),
+        Outcome::NotApplicable { reason } => Ok(Completion::ignored_with(reason)),
+        Outcome::Failed(failure) => Err(failure.to_string().into()),
+    })
+}

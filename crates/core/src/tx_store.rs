@@ -19,7 +19,7 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 /// use leasehold_core::{Json, Job, Result, Settled, TxStore};
 ///
 /// /// A handler that cannot forget to settle: it must return the proof.
-/// async fn pay<C: Send>(store: &dyn TxStore<C>, tx: &mut C, job: &Job) -> Result<Settled> {
+/// async fn pay<C: Send + 'static>(store: &dyn TxStore<C>, tx: &mut C, job: &Job) -> Result<Settled> {
 ///     // … the handler's own writes on `tx` …
 ///     store.ack_in(tx, &job.receipt(), Json::null()).await
 ///     // The caller commits. If the lease was lost, `?` rolls the handler's writes back.

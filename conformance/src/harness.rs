@@ -1,0 +1,83 @@
+//! What a backend author writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{BoxError, Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, Verdict};
+
+/// How the suite gets at a backend.
+///
+/// Checks run in parallel, each on a database of its own, each on a multi-threaded tokio runtime of its own.
+#[async_trait]
+pub trait Harness: Send + Sync + 'static {
+    /// One database, as a person would name it: a path, a schema, a pool, an `Arc` of memory.
+    type Database: Send + Sync + 'static;
+
+    /// The backend's name, for reports.
+    fn name(&self) -> &str {
+        std::any::type_name::<Self>()
+    }
+
+    /// Makes a database that is empty and that nobody else has.
+    async fn create(&self) -> Result<Self::Database, BoxError>;
+
+    /// Opens one more handle on the database, as one more process would: nothing is shared with the other handles but
+    /// what the database itself holds.
+    async fn connect(&self, database: &Self::Database) -> Result<Arc<dyn Store>, BoxError>;
+
+    /// Lets time pass, as far as anybody can see: moves an injected clock forward, or shifts every stored time (of
+    /// jobs, history and rate limits) back by this much. Called only while no operation is running.
+    async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError>;
+
+    /// Opens a transaction. `None` if the backend is no [`TxStore`](leasehold_core::TxStore).
+    async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        Ok(None)
+    }
+
+    /// Gives a connection on which no transaction was opened. `None` if the type of connection is always a
+    /// transaction.
+    async fn no_transaction(
+        &self,
+        _database: &Self::Database,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        Ok(None)
+    }
+
+    /// What [`Transaction::write`] has written and was committed, in any order.
+    async fn ledger(&self, _database: &Self::Database) -> Result<Vec<String>, BoxError> {
+        Ok(Vec::new())
+    }
+
+    /// How many random sequences the model-based check tries. More where a store is fast.
+    fn model_cases(&self) -> u32 {
+        64
+    }
+}
+
+/// A user's transaction: a connection with the operations of [`TxStore`](leasehold_core::TxStore) and one business
+/// write. Dropping it must roll it back.
+#[async_trait]
+pub trait Transaction: Send {
+    /// [`TxStore::enqueue_in`](leasehold_core::TxStore::enqueue_in) on this connection.
+    async fn enqueue_in(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
+
+    /// [`TxStore::settle_in`](leasehold_core::TxStore::settle_in) on this connection.
+    async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled>;
+
+    /// [`TxStore::once_in`](leasehold_core::TxStore::once_in) on this connection.
+    async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool>;
+
+    /// Writes one row of business data that is the user's own, such as an insert into a table `ledger`. Entries are
+    /// not unique: the same one written twice is two rows.
+    async fn write(&mut self, entry: &str) -> Result<(), BoxError>;
+
+    /// Commits.
+    ///
+    /// # Errors
+    /// Whatever the database says. Then nothing of the transaction counts.
+    async fn commit(self: Box<Self>) -> Result<(), BoxError>;
+
+    /// Rolls back.
+    async fn rollback(self: Box<Self>) -> Result<(), BoxError>;
+}

@@ -1,0 +1,4 @@
+//! Later.
+/// Later.
+#[derive(Debug)]
+pub enum Operation {}

@@ -1,0 +1,246 @@
+//! Where a check plays: one database, a handle on it, and the things that every check does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use leasehold_core::{
+    BatchSize, Dequeue, Job, JobId, LeaseFor, NewJob, NewJobBuilder, QueueName, QueuePattern, QueuePolicy,
+    Queues, Receipt, Record, SettleOutcome, Store, Verdict,
+};
+
+use crate::dump::Dump;
+use crate::failure::{Outcome, Problem, ensure};
+use crate::harness::{Harness, Transaction};
+
+/// Much longer than any check takes, so that nothing passes or comes due by itself.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// A database with one handle on it. Clones are the same database.
+#[derive(Clone)]
+pub(crate) struct Stage {
+    site: Arc<dyn Site>,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl Stage {
+    pub(crate) async fn new<H: Harness>(harness: Arc<H>) -> Outcome<Self> {
+        let database = harness.create().await?;
+        let store = harness.connect(&database).await?;
+        Ok(Self { site: Arc::new(Played { harness, database }), store })
+    }
+
+    /// The same database with nothing in it: a new one.
+    pub(crate) async fn fresh(&self) -> Outcome<Self> {
+        self.site.fresh().await
+    }
+
+    /// One more handle, as one more process has it.
+    pub(crate) async fn connect(&self) -> Outcome<Arc<dyn Store>> {
+        self.site.connect().await
+    }
+
+    pub(crate) async fn age(&self, by: Duration) -> Outcome {
+        self.site.age(by).await
+    }
+
+    pub(crate) async fn begin(&self) -> Outcome<Box<dyn Transaction>> {
+        let missing = "the backend says that it has transactions, but Harness::begin gives none";
+        self.site.begin().await?.ok_or_else(|| Problem::Harness(missing.into()))
+    }
+
+    pub(crate) async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>> {
+        self.site.no_transaction().await
+    }
+
+    /// The committed business rows, sorted.
+    pub(crate) async fn ledger(&self) -> Outcome<Vec<String>> {
+        let mut entries = self.site.ledger().await?;
+        entries.sort();
+        Ok(entries)
+    }
+
+    pub(crate) fn model_cases(&self) -> u32 {
+        self.site.model_cases()
+    }
+
+    pub(crate) async fn now(&self) -> Outcome<DateTime<Utc>> {
+        Ok(self.store.now().await?)
+    }
+
+    pub(crate) async fn dump(&self) -> Outcome<Dump> {
+        Dump::of(&*self.store).await
+    }
+
+    /// Enqueues one job and gives its id.
+    pub(crate) async fn enqueue(&self, job: NewJobBuilder) -> Outcome<JobId> {
+        let answers = self.store.enqueue(&[job.build()?]).await?;
+        ensure!(E2, answers.len() == 1, "one job was enqueued, the answers are {answers:?}");
+        Ok(answers[0].id)
+    }
+
+    /// Enqueues `count` plain jobs and gives their ids.
+    pub(crate) async fn enqueue_many(&self, queue: &str, count: usize) -> Outcome<Vec<JobId>> {
+        let jobs = (0..count).map(|_| new_job(queue).build()).collect::<Result<Vec<_>, _>>()?;
+        let answers = self.store.enqueue(&jobs).await?;
+        ensure!(E2, answers.len() == count, "{count} jobs were enqueued, the answers are {answers:?}");
+        Ok(answers.iter().map(|answer| answer.id).collect())
+    }
+
+    /// Leases up to `limit` jobs for an hour.
+    pub(crate) async fn claim(&self, queues: &str, limit: u32) -> Outcome<Vec<Job>> {
+        Ok(self.store.dequeue(&request(queues, limit)?).await?)
+    }
+
+    /// Leases the one job that there is for an hour.
+    pub(crate) async fn claim_one(&self, queues: &str) -> Outcome<Job> {
+        let mut jobs = self.claim(queues, 1).await?;
+        match jobs.pop() {
+            Some(job) => Ok(job),
+            None => Err(Problem::Broken(
+                leasehold_core::contract::D13,
+                format!("a job of {queues} should be leasable, but nothing was leased"),
+            )),
+        }
+    }
+
+    /// Enqueues a job and leases it for an hour.
+    pub(crate) async fn leased(&self, job: NewJobBuilder) -> Outcome<Job> {
+        let id = self.enqueue(job).await?;
+        let Record::Live(job) = self.record(id).await? else { return Err(gone(id)) };
+        self.claim_one(job.queue.as_str()).await
+    }
+
+    /// Gives one verdict, which must be accepted.
+    pub(crate) async fn settle(&self, receipt: Receipt, verdict: Verdict) -> Outcome {
+        let outcome = self.try_settle(receipt, verdict.clone()).await?;
+        ensure!(
+            S1,
+            !outcome.is_lost(),
+            "{verdict:?} with the good receipt {receipt} was answered {outcome:?}"
+        );
+        Ok(())
+    }
+
+    /// Gives one verdict.
+    pub(crate) async fn try_settle(&self, receipt: Receipt, verdict: Verdict) -> Outcome<SettleOutcome> {
+        let mut outcomes = self.store.settle(&[(receipt, verdict)]).await?;
+        ensure!(S1, outcomes.len() == 1, "one item was settled, the outcomes are {outcomes:?}");
+        Ok(outcomes.remove(0))
+    }
+
+    /// Reclaims all that there is.
+    pub(crate) async fn reclaim(&self) -> Outcome<Vec<leasehold_core::Reclaimed>> {
+        Ok(self.store.reclaim(BatchSize::MAX).await?)
+    }
+
+    pub(crate) async fn record(&self, id: JobId) -> Outcome<Record> {
+        self.store.get(id).await?.ok_or_else(|| gone(id))
+    }
+
+    /// The job, which must be in the queue.
+    pub(crate) async fn live(&self, id: JobId) -> Outcome<Job> {
+        match self.record(id).await? {
+            Record::Live(job) => Ok(job),
+            Record::Finished(job) => Err(Problem::Broken(
+                leasehold_core::contract::C1,
+                format!("{id} should be live, but is {job:?}"),
+            )),
+        }
+    }
+
+    /// The job, which must be in the history.
+    pub(crate) async fn finished(&self, id: JobId) -> Outcome<leasehold_core::FinishedJob> {
+        match self.record(id).await? {
+            Record::Finished(job) => Ok(job),
+            Record::Live(job) => Err(Problem::Broken(
+                leasehold_core::contract::C1,
+                format!("{id} should be finished, but is {job:?}"),
+            )),
+        }
+    }
+
+    pub(crate) async fn set_policy(&self, pattern: &str, policy: QueuePolicy) -> Outcome {
+        Ok(self.store.set_policy(&pattern.parse::<QueuePattern>()?, &policy).await?)
+    }
+}
+
+/// A plain job of the kind `task`.
+pub(crate) fn new_job(queue: &str) -> NewJobBuilder {
+    NewJob::builder(queue, "task")
+}
+
+/// A request for up to `limit` jobs on a lease of an hour.
+pub(crate) fn request(queues: &str, limit: u32) -> Outcome<Dequeue> {
+    Ok(Dequeue::new(queues, "suite")?.limit(limit)?.lease_for(HOUR)?)
+}
+
+/// A request over several named queues.
+pub(crate) fn request_named(queues: &[&str], limit: u32) -> Outcome<Dequeue> {
+    Ok(Dequeue::new(Queues::named(queues.iter().copied())?, "suite")?.limit(limit)?.lease_for(HOUR)?)
+}
+
+pub(crate) fn lease_for(length: Duration) -> Outcome<LeaseFor> {
+    Ok(LeaseFor::new(length)?)
+}
+
+pub(crate) fn queue(name: &str) -> Outcome<QueueName> {
+    Ok(QueueName::new(name)?)
+}
+
+pub(crate) fn ids(jobs: &[Job]) -> Vec<JobId> {
+    jobs.iter().map(|job| job.id).collect()
+}
+
+fn gone(id: JobId) -> Problem {
+    Problem::Broken(leasehold_core::contract::C1, format!("job {id} was accepted, but get finds nothing"))
+}
+
+/// A harness with one of its databases, whatever their types.
+#[async_trait]
+trait Site: Send + Sync {
+    async fn fresh(&self) -> Outcome<Stage>;
+    async fn connect(&self) -> Outcome<Arc<dyn Store>>;
+    async fn age(&self, by: Duration) -> Outcome;
+    async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
+    async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
+    async fn ledger(&self) -> Outcome<Vec<String>>;
+    fn model_cases(&self) -> u32;
+}
+
+struct Played<H: Harness> {
+    harness: Arc<H>,
+    database: H::Database,
+}
+
+#[async_trait]
+impl<H: Harness> Site for Played<H> {
+    async fn fresh(&self) -> Outcome<Stage> {
+        Stage::new(Arc::clone(&self.harness)).await
+    }
+
+    async fn connect(&self) -> Outcome<Arc<dyn Store>> {
+        Ok(self.harness.connect(&self.database).await?)
+    }
+
+    async fn age(&self, by: Duration) -> Outcome {
+        Ok(self.harness.age(&self.database, by).await?)
+    }
+
+    async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>> {
+        Ok(self.harness.begin(&self.database).await?)
+    }
+
+    async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>> {
+        Ok(self.harness.no_transaction(&self.database).await?)
+    }
+
+    async fn ledger(&self) -> Outcome<Vec<String>> {
+        Ok(self.harness.ledger(&self.database).await?)
+    }
+
+    fn model_cases(&self) -> u32 {
+        self.harness.model_cases()
+    }
+}
