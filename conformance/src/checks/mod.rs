@@ -1,12 +1,32 @@
 //! The checks, by operation.
 
+mod admin;
 mod enqueue;
+mod explain;
+mod list;
+mod next;
+mod page;
+mod receipts;
+mod redrive;
+mod scene;
+mod stats;
 
 use crate::check::Check;
 
 /// Every check, in the order of the contract.
 pub(crate) fn all() -> Vec<Check> {
-    [enqueue::CHECKS].concat()
+    [
+        enqueue::CHECKS,
+        admin::CHECKS,
+        redrive::CHECKS,
+        list::CHECKS,
+        page::CHECKS,
+        receipts::CHECKS,
+        stats::CHECKS,
+        explain::CHECKS,
+        next::CHECKS,
+    ]
+    .concat()
 }
 
 #[cfg(test)]
