@@ -1,11 +1,18 @@
 //! The checks, by operation.
 
 mod admin;
+mod backoff;
 mod enqueue;
 mod explain;
+mod fifo;
+mod limits;
 mod list;
 mod next;
 mod page;
+mod pause;
+mod policy;
+mod prune;
+mod rate;
 mod receipts;
 mod redrive;
 mod scene;
@@ -25,6 +32,13 @@ pub(crate) fn all() -> Vec<Check> {
         stats::CHECKS,
         explain::CHECKS,
         next::CHECKS,
+        prune::CHECKS,
+        pause::CHECKS,
+        policy::CHECKS,
+        backoff::CHECKS,
+        limits::CHECKS,
+        rate::CHECKS,
+        fifo::CHECKS,
     ]
     .concat()
 }

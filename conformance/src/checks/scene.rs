@@ -1,14 +1,16 @@
 //! What several checks set up and compare: jobs in every state, policies, brackets of time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold_core::contract::Clause;
 use leasehold_core::{
-    ConcurrencyLimit, Job, JobId, JobState, NewJobBuilder, QueueOrder, QueuePattern, QueuePolicy, Queues,
-    RateLimit, Schedule, Verdict,
+    ConcurrencyLimit, Dequeue, Job, JobId, JobState, NewJobBuilder, QueueOrder, QueuePattern, QueuePolicy,
+    Queues, RateLimit, Schedule, Store, Verdict,
 };
+use tokio::sync::Barrier;
 
 use crate::dump::Dump;
 use crate::failure::{Outcome, Problem, ensure_eq};
@@ -60,6 +62,15 @@ pub(super) async fn dead_letter(stage: &Stage, job: NewJobBuilder, error: &str) 
     let job = stage.leased(job).await?;
     stage.settle(job.receipt(), Verdict::dead(error)).await?;
     Ok(job.id)
+}
+
+/// Enqueues jobs with a priority of 9.
+pub(super) async fn urgent(stage: &Stage, queue: &str, count: usize) -> Outcome<Vec<JobId>> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(stage.enqueue(new_job(queue).priority(9)).await?);
+    }
+    Ok(ids)
 }
 
 pub(super) fn fifo() -> QueuePolicy {
@@ -114,4 +125,36 @@ pub(super) fn within(
         return Ok(());
     }
     Err(Problem::Broken(clause, format!("{what} is {seen}, expected {from} to {to}")))
+}
+
+/// So many handles on the stage's database, each used once before.
+pub(super) async fn handles(stage: &Stage, count: usize) -> Outcome<Vec<Arc<dyn Store>>> {
+    let mut handles = Vec::new();
+    for _ in 0..count {
+        let handle = stage.connect().await?;
+        handle.now().await?;
+        handles.push(handle);
+    }
+    Ok(handles)
+}
+
+/// What two tasks on each of these handles get that send the same request at the same moment.
+pub(super) async fn claim_at_once(handles: &[Arc<dyn Store>], request: &Dequeue) -> Outcome<Vec<Job>> {
+    let barrier = Arc::new(Barrier::new(2 * handles.len()));
+    let tasks: Vec<_> = handles
+        .iter()
+        .chain(handles)
+        .map(|store| {
+            let (store, barrier, request) = (Arc::clone(store), Arc::clone(&barrier), request.clone());
+            tokio::spawn(async move {
+                barrier.wait().await;
+                store.dequeue(&request).await
+            })
+        })
+        .collect();
+    let mut jobs = Vec::new();
+    for task in tasks {
+        jobs.extend(task.await.map_err(|panic| Problem::Harness(panic.into()))??);
+    }
+    Ok(jobs)
 }
