@@ -2,9 +2,12 @@
 
 mod admin;
 mod backoff;
+mod derived;
 mod enqueue;
+mod events;
 mod explain;
 mod fifo;
+mod input;
 mod limits;
 mod list;
 mod next;
@@ -17,6 +20,8 @@ mod receipts;
 mod redrive;
 mod scene;
 mod stats;
+mod time;
+mod wake;
 
 use crate::check::Check;
 
@@ -32,6 +37,7 @@ pub(crate) fn all() -> Vec<Check> {
         stats::CHECKS,
         explain::CHECKS,
         next::CHECKS,
+        derived::CHECKS,
         prune::CHECKS,
         pause::CHECKS,
         policy::CHECKS,
@@ -39,6 +45,10 @@ pub(crate) fn all() -> Vec<Check> {
         limits::CHECKS,
         rate::CHECKS,
         fifo::CHECKS,
+        input::CHECKS,
+        time::CHECKS,
+        wake::CHECKS,
+        events::CHECKS,
     ]
     .concat()
 }
