@@ -1,12 +1,29 @@
 //! The checks, by operation.
 
+mod dequeue;
 mod enqueue;
+mod heartbeat;
+mod order;
+mod race;
+mod reclaim;
+mod settle;
+mod stale;
 
 use crate::check::Check;
 
 /// Every check, in the order of the contract.
 pub(crate) fn all() -> Vec<Check> {
-    [enqueue::CHECKS].concat()
+    [
+        enqueue::CHECKS,
+        dequeue::CHECKS,
+        order::CHECKS,
+        settle::CHECKS,
+        stale::CHECKS,
+        heartbeat::CHECKS,
+        reclaim::CHECKS,
+        race::CHECKS,
+    ]
+    .concat()
 }
 
 #[cfg(test)]
