@@ -1,13 +1,16 @@
 //! The checks, by operation.
 
+mod cancel;
 mod dequeue;
 mod enqueue;
 mod heartbeat;
+mod interleave;
 mod order;
 mod race;
 mod reclaim;
 mod settle;
 mod stale;
+mod transaction;
 
 use crate::check::Check;
 
@@ -22,6 +25,9 @@ pub(crate) fn all() -> Vec<Check> {
         heartbeat::CHECKS,
         reclaim::CHECKS,
         race::CHECKS,
+        cancel::CHECKS,
+        transaction::CHECKS,
+        interleave::CHECKS,
     ]
     .concat()
 }

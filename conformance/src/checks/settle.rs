@@ -429,7 +429,13 @@ async fn ack_and_nack_are_the_named_forms(stage: Stage) -> Outcome {
     );
 
     let job = stage.leased(new_job("q")).await?;
-    stage.store.nack(&job.receipt(), Json::error("why")).await?;
+    let settled = stage.store.nack(&job.receipt(), Json::error("why")).await?;
+    ensure!(
+        S5,
+        matches!(settled.fate(), Fate::Retrying { .. }),
+        "the fate of a nack is {:?}",
+        settled.fate()
+    );
     let stored = stage.live(job.id).await?;
     ensure_eq!(S5, "last_error", stored.last_error, Some(Json::error("why")));
     ensure_eq!(S5, "state", stored.state(stage.now().await?), JobState::Retrying);
