@@ -61,7 +61,7 @@ pub use check::{Check, Need};
 pub use failure::Failure;
 pub use harness::{Harness, Transaction};
 pub use leasehold_core::BoxError;
-pub use model::Operation;
+pub use model::{Operation, Planned, Rule, Sentence};
 pub use report::{CheckReport, Outcome, Report};
 
 use std::sync::Arc;

@@ -28,6 +28,7 @@ pub(crate) fn all() -> Vec<Check> {
         cancel::CHECKS,
         transaction::CHECKS,
         interleave::CHECKS,
+        crate::model::CHECKS,
     ]
     .concat()
 }

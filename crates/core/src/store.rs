@@ -123,8 +123,9 @@ pub trait Store: Send + Sync + 'static {
     ///   the queues together.
     /// * **[D11](crate::contract::D11)** Over [`Queues::Matching`]: that order inside each queue, and turns between
     ///   queues. Inside one call no queue gets a second job while another matching queue has a leasable job and got
-    ///   none, and so on round by round. The calls of one handle go on where its last call stopped, so that a queue
-    ///   which was served waits until every other queue with a leasable job was served.
+    ///   none, and so on round by round. The calls of one handle go on where its last call stopped (or where the last
+    ///   call of any handle did), so that a queue which was served waits until every other queue with a leasable job was
+    ///   served.
     /// * **[D7](crate::contract::D7)** The lease ends at now + `lease_for`, or the queue's `max_lease` if that is
     ///   shorter (**[P6](crate::contract::P6)**), and names `worker`.
     /// * **[D8](crate::contract::D8)** `first_leased_at` is set to now if it is not set.
@@ -298,7 +299,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[P11](crate::contract::P11)** A policy with a field that [`Capabilities`] does not promise is refused. See
     ///   [`backend::check_policy`](crate::backend::check_policy).
     ///
-    /// A changed rate limit starts with a full bucket.
+    /// A queue whose effective rate limit is now another one (rate or burst) starts with a full bucket; while it stays
+    /// the same, through `pause` too, its bucket stays as it is.
     ///
     /// # Errors
     /// * [`Unsupported`](crate::StoreError::Unsupported): as above; nothing was changed.
