@@ -173,3 +173,56 @@ fn starting<'a>(
     let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
     names.range::<str, _>(from).take_while(|(name, _)| prefix.matches(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{BatchSize, Dequeue, NewJob, Prune, QueuePolicy, Queues, RateLimit, Store, Verdict};
+
+    use crate::{ManualClock, MemoryStore};
+
+    fn queues(store: &MemoryStore) -> usize {
+        store.shared.run(|state| state.queues.names.len())
+    }
+
+    /// Leases everything and gives each job this verdict.
+    async fn drain(store: &MemoryStore, verdict: Verdict) {
+        let request = Dequeue::new(Queues::all(), "worker").unwrap().limit(100).unwrap();
+        let jobs = store.dequeue(&request).await.unwrap();
+        let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), verdict.clone())).collect();
+        store.settle(&items).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_idle_queues() {
+        let store = MemoryStore::new();
+        let job = |number: usize| NewJob::builder(format!("q{number}"), "test").build().unwrap();
+        let jobs: Vec<_> = (0..50).map(job).collect();
+        store.enqueue(&jobs).await.unwrap();
+        assert_eq!(queues(&store), 50);
+        drain(&store, Verdict::done()).await;
+        assert_eq!(queues(&store), 0);
+
+        store.enqueue(&jobs).await.unwrap();
+        drain(&store, Verdict::dead("no")).await;
+        assert_eq!(queues(&store), 50);
+        store.prune(&Prune::older_than(std::time::Duration::ZERO, BatchSize::MAX).unwrap()).await.unwrap();
+        assert_eq!(queues(&store), 0);
+        store.shared.run(|state| {
+            assert!(state.queues.entries.is_empty() && state.queues.free.is_empty());
+            assert!(state.queues.claimable.is_empty() && state.queues.timers.is_empty());
+        });
+    }
+
+    #[tokio::test]
+    async fn a_bucket_is_kept_until_it_is_full() {
+        let clock = ManualClock::new(chrono::Utc::now());
+        let store = MemoryStore::with_clock(clock.clone());
+        let policy = QueuePolicy { rate: Some(RateLimit::new(1.0, 3).unwrap()), ..QueuePolicy::default() };
+        store.set_policy(&"q*".parse().unwrap(), &policy).await.unwrap();
+        store.enqueue(&[NewJob::builder("q1", "test").build().unwrap()]).await.unwrap();
+        drain(&store, Verdict::done()).await;
+        assert_eq!(queues(&store), 1);
+        clock.advance(std::time::Duration::from_secs(1));
+        assert_eq!(queues(&store), 0);
+    }
+}

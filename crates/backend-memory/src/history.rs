@@ -56,11 +56,13 @@ impl History {
 /// Puts dead letters back into their queues, oldest first (X1).
 pub(crate) fn redrive(state: &mut State, request: &Redrive) -> Redriven {
     let ids: BTreeSet<JobId> = request.ids.iter().copied().collect();
+    let any =
+        Redrive { ids: Vec::new(), queues: request.queues.clone(), kind: request.kind.clone(), ..*request };
     let limit = request.limit.as_usize();
     let mut answer = Redriven::default();
     let mut last = None;
     while answer.jobs.len() < limit {
-        last = next_dead(state, request, &ids, last);
+        last = next_dead(state, &any, &ids, last);
         match last {
             None => break,
             Some(id) if redrive_one(state, id) => answer.jobs.push(id),
@@ -112,12 +114,10 @@ fn remove(state: &mut State, id: JobId) -> Option<FinishedJob> {
     Some(job)
 }
 
-/// The next dead letter after `last` that a redrive asks for. Those named by id are looked up, not searched for.
-fn next_dead(state: &State, request: &Redrive, ids: &BTreeSet<JobId>, last: Option<JobId>) -> Option<JobId> {
+/// The next dead letter after `last`, of `ids` if there are any. Those are looked up, not searched for.
+fn next_dead(state: &State, any: &Redrive, ids: &BTreeSet<JobId>, last: Option<JobId>) -> Option<JobId> {
     let asked = if ids.is_empty() { &state.history.dead } else { ids };
     let later = asked.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-    let any =
-        Redrive { ids: Vec::new(), queues: request.queues.clone(), kind: request.kind.clone(), ..*request };
     later.copied().find(|id| state.history.get(*id).is_some_and(|job| any.matches(job)))
 }
 
