@@ -173,7 +173,7 @@ impl Pair {
             }
             Step::Policy { pattern, policy } => {
                 self.both(|store| {
-                    now(store.set_policy(&PATTERNS[*pattern].parse().unwrap(), policy)).unwrap()
+                    now(store.set_policy(&PATTERNS[*pattern].parse().unwrap(), policy)).unwrap();
                 });
             }
             Step::Claim { pattern, limit } => self.claim(PATTERNS[*pattern], *limit),

@@ -49,9 +49,9 @@ fn a_rollback_and_a_drop_leave_nothing() {
         assert!(now(store.once_in(&mut tx, &key)).unwrap());
         tx.put("x", Json::null()).unwrap();
         if dropped {
-            drop(tx)
+            drop(tx);
         } else {
-            tx.rollback()
+            tx.rollback();
         }
         assert_eq!((live(&store), store.values().len()), (0, 0));
     }
