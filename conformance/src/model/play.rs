@@ -330,7 +330,7 @@ impl Player {
         // Most of the time one of the last few, which are more likely to be good.
         let recent = self.leases.len().min(6);
         let pool =
-            if number % 4 == 0 { &self.leases[..] } else { &self.leases[self.leases.len() - recent..] };
+            if number.is_multiple_of(4) { &self.leases[..] } else { &self.leases[self.leases.len() - recent..] };
         (!pool.is_empty()).then(|| pool[usize::from(number / 4) % pool.len()])
     }
 
