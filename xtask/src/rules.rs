@@ -1,7 +1,7 @@
 //! Rules of this repository that no other tool knows.
 //!
 //! A file of Rust has one subject: beyond 450 lines it is worth a look (a warning). Nothing is left undone and no test
-//! is switched off (errors).
+//! is switched off (errors). Comments may name the macros, as a sketch in the docs does for its reader to fill in.
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +70,8 @@ fn broken_rules(text: &str) -> impl Iterator<Item = (usize, String)> {
 }
 
 fn broken_by(line: &str) -> impl Iterator<Item = String> {
-    let forbidden = FORBIDDEN.iter().filter(|(pattern, _)| line.contains(pattern));
+    let code = if line.trim_start().starts_with("//") { "" } else { line };
+    let forbidden = FORBIDDEN.iter().filter(|(pattern, _)| code.contains(pattern));
     let forbidden = forbidden.map(|(pattern, why)| format!("{pattern}: {why}"));
     let doctest =
         switched_off_doctest(line).then(|| "a doctest that is not compiled: use no_run or text".to_owned());
@@ -116,6 +117,11 @@ mod tests {
         for line in ["/// ```no_run", "/// ```", "let ignored = Todo::new();", "/// Calls that ignore it."] {
             assert_eq!(broken_lines(line), [0; 0], "{line}");
         }
+    }
+
+    #[test]
+    fn a_sketch_in_the_docs_may_leave_a_gap() {
+        assert_eq!(broken_lines(concat!("/// todo", "!(\"open the database\")")), [0; 0]);
     }
 
     #[test]
