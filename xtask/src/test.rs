@@ -17,8 +17,8 @@ pub(crate) fn run() -> Outcome {
 fn tests() -> Outcome {
     step::run(
         "tests",
-        &mut cargo(["test", "--workspace", "--all-features"]),
-        "the last failing test is named above; run it alone with `cargo test -p <package> <name>`",
+        &mut cargo(["test", "--workspace", "--all-features", "--no-fail-fast"]),
+        "the failing tests are named above; run one alone with `cargo test -p <package> <name>`",
     )
 }
 
