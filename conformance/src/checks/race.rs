@@ -273,7 +273,9 @@ async fn racing_reclaims_count_once(stage: Stage) -> Outcome {
         ensure_eq!(R6, format!("round {round}: reclaimed"), counts.len(), 6);
         let dead = all.iter().filter(|reclaimed| reclaimed.fate == ReclaimFate::DeadLettered).count();
         ensure_eq!(R6, format!("round {round}: dead letters"), dead, 3);
-        stage.claim(&queue, 10).await?.iter().for_each(drop);
+        for job in stage.claim(&queue, 10).await? {
+            stage.settle(job.receipt(), Verdict::done()).await?;
+        }
     }
     Ok(())
 }

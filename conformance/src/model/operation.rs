@@ -7,6 +7,7 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::strategy::Union;
 use serde::{Deserialize, Serialize};
 
 /// One step of a sequence.
@@ -170,9 +171,22 @@ pub(crate) fn sequence(menu: Menu) -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn operation(menu: Menu) -> impl Strategy<Value = Operation> {
-    let policies = u32::from(menu.policies);
-    let limits = u32::from(menu.limits);
-    let transactions = u32::from(menu.transactions);
+    let mut choices = vec![(60, on_jobs().boxed()), (20, by_administrator().boxed()), (8, of_time().boxed())];
+    if menu.policies {
+        choices.push((8, on_policies().boxed()));
+    }
+    if menu.limits {
+        let limit = prop_oneof![Just(Rule::Fifo), (1_u8..3).prop_map(Rule::Concurrency)];
+        let limits = (0..QUEUES, limit).prop_map(|(queue, rule)| Operation::SetPolicy(queue, rule));
+        choices.push((4, limits.boxed()));
+    }
+    if menu.transactions {
+        choices.push((12, in_a_transaction().boxed()));
+    }
+    Union::new_weighted(choices)
+}
+
+fn on_jobs() -> impl Strategy<Value = Operation> {
     prop_oneof![
         8 => vec(planned(), 0..4).prop_map(Operation::Enqueue),
         8 => (vec(0..QUEUES, 1..4), 1_u8..5, 1_u8..4)
@@ -182,8 +196,14 @@ fn operation(menu: Menu) -> impl Strategy<Value = Operation> {
         2 => any::<u8>().prop_map(Operation::Ack),
         2 => any::<u8>().prop_map(Operation::Nack),
         2 => vec(any::<u8>(), 0..3).prop_map(Operation::Release),
-        4 => (vec(any::<u8>(), 0..4), 1_u8..4).prop_map(|(leases, hours)| Operation::Heartbeat { leases, hours }),
+        4 => (vec(any::<u8>(), 0..4), 1_u8..4)
+            .prop_map(|(leases, hours)| Operation::Heartbeat { leases, hours }),
         5 => (1_u8..5).prop_map(|limit| Operation::Reclaim { limit }),
+    ]
+}
+
+fn by_administrator() -> impl Strategy<Value = Operation> {
+    prop_oneof![
         2 => (any::<u8>(), 0_u8..3).prop_map(|(job, hours)| Operation::RetryLater { job, hours }),
         1 => any::<u8>().prop_map(Operation::Discard),
         1 => any::<u8>().prop_map(Operation::Promote),
@@ -191,17 +211,25 @@ fn operation(menu: Menu) -> impl Strategy<Value = Operation> {
         1 => any::<u8>().prop_map(Operation::RedriveJob),
         1 => (0_u8..4, 1_u8..4).prop_map(|(hours, limit)| Operation::Prune { hours, limit }),
         1 => (0..QUEUES).prop_map(Operation::PruneDead),
-        policies => (0..QUEUES).prop_map(Operation::Pause),
-        policies => (0..QUEUES).prop_map(Operation::Resume),
-        2 * policies => (0..QUEUES, rule()).prop_map(|(queue, rule)| Operation::SetPolicy(queue, rule)),
-        2 * limits => (0..QUEUES, prop_oneof![Just(Rule::Fifo), (1_u8..3).prop_map(Rule::Concurrency)])
-            .prop_map(|(queue, rule)| Operation::SetPolicy(queue, rule)),
-        6 => (1_u8..4).prop_map(Operation::Age),
-        1 => Just(Operation::Reconnect),
         2 => Just(Operation::Inspect),
-        3 * transactions => (any::<u8>(), sentence(), planned(), any::<bool>())
-            .prop_map(|(lease, sentence, job, commit)| Operation::Transaction { lease, sentence, job, commit }),
     ]
+}
+
+fn of_time() -> impl Strategy<Value = Operation> {
+    prop_oneof![6 => (1_u8..4).prop_map(Operation::Age), 1 => Just(Operation::Reconnect)]
+}
+
+fn on_policies() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        1 => (0..QUEUES).prop_map(Operation::Pause),
+        1 => (0..QUEUES).prop_map(Operation::Resume),
+        2 => (0..QUEUES, rule()).prop_map(|(queue, rule)| Operation::SetPolicy(queue, rule)),
+    ]
+}
+
+fn in_a_transaction() -> impl Strategy<Value = Operation> {
+    (any::<u8>(), sentence(), planned(), any::<bool>())
+        .prop_map(|(lease, sentence, job, commit)| Operation::Transaction { lease, sentence, job, commit })
 }
 
 fn planned() -> impl Strategy<Value = Planned> {

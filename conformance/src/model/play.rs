@@ -89,7 +89,7 @@ impl Player {
                 let (receipts, hours) = (self.receipts(leases), lease_for(*hours)?);
                 let answers = store.heartbeat(&receipts, hours).await?;
                 self.end(&mut reference).await?;
-                reference.heartbeat(&receipts, hours, &answers)?;
+                reference.heartbeat(&receipts, hours, &answers, &self.stage.dump().await?)?;
             }
             Operation::Reclaim { limit } => {
                 let limit = BatchSize::new((*limit).into())?;
@@ -329,8 +329,11 @@ impl Player {
     fn lease(&self, number: u8) -> Option<Receipt> {
         // Most of the time one of the last few, which are more likely to be good.
         let recent = self.leases.len().min(6);
-        let pool =
-            if number.is_multiple_of(4) { &self.leases[..] } else { &self.leases[self.leases.len() - recent..] };
+        let pool = if number.is_multiple_of(4) {
+            &self.leases[..]
+        } else {
+            &self.leases[self.leases.len() - recent..]
+        };
         (!pool.is_empty()).then(|| pool[usize::from(number / 4) % pool.len()])
     }
 

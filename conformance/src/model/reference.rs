@@ -239,6 +239,7 @@ impl Reference {
         receipts: &[Receipt],
         hours: LeaseFor,
         answer: &[HeartbeatOutcome],
+        after: &Dump,
     ) -> Outcome {
         ensure_eq!(H5, "number of answers", answer.len(), receipts.len());
         for (receipt, outcome) in receipts.iter().zip(answer) {
@@ -259,8 +260,12 @@ impl Reference {
             let Some(lease) = job.lease.clone() else { continue };
             let expected = lease.until.max(time::later(self.ended, length.get()));
             ensure!(H1, close(until, expected, self.slack()), "extended until {until}, expected {expected}");
-            let lease = Lease { until: expected, ..lease };
-            self.replace(Job { lease: Some(lease), updated_at: self.ended, ..job });
+            // Whether a heartbeat that changes nothing counts as a change is left open.
+            let untouched = expected == lease.until && after.jobs.contains(&job);
+            if !untouched {
+                let lease = Lease { until: expected, ..lease };
+                self.replace(Job { lease: Some(lease), updated_at: self.ended, ..job });
+            }
         }
         Ok(())
     }

@@ -202,6 +202,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[H5](crate::contract::H5)** One answer per receipt, in the order given; one given twice is answered twice.
     /// * **[H6](crate::contract::H6)** Only `lease_until` and `updated_at` change.
     ///
+    /// Unspecified: whether a heartbeat that leaves the lease as it is sets `updated_at`.
+    ///
     /// # Errors
     /// * [`Invalid`](crate::StoreError::Invalid): `receipts` for more than 10 000.
     async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>>;
