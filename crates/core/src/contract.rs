@@ -70,7 +70,7 @@ clauses! {
     D8: "The first lease sets first_leased_at to now, and nothing changes it afterwards."
     D9: "Only jobs of the queues asked for are leased."
     D10: "A call changes nothing of the jobs that it does not lease, and of those it leases only lease, attempts, epoch, first_leased_at and updated_at."
-    D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue with a leasable job has been served."
+    D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue that had a leasable job all the while has been served."
     D12: "The answer shows each leased job as it is now stored, in the order in which the jobs were leased."
     D13: "While nobody else is calling, an empty answer means that nothing could be leased."
 
@@ -175,7 +175,7 @@ clauses! {
     T8: "A transaction that is dropped leaves nothing behind, no lock either."
     T9: "A verdict in a transaction does what the same verdict does outside."
 
-    W1: "A subscriber is woken after a job of its queues has become available, by enqueue, commit, retry, release, reclaim, promote, redrive or resume."
+    W1: "A subscriber is woken after a job of its queues has become leasable by an operation: enqueue, commit, retry, release, reclaim, promote, redrive, resume, another policy, or the end of a lease in a queue that has limits."
     W2: "A subscriber is not woken by other queues."
     V1: "A subscriber to events is told what happened to the jobs of its queues, in order, after it has happened."
 }

@@ -472,7 +472,8 @@ pub trait Store: Send + Sync + 'static {
     /// Hints to look at these queues now. The subscription holds when this returns.
     ///
     /// # Contract
-    /// * **[W1](crate::contract::W1)** After a job of these queues has become available, a hint comes. Time alone gives
+    /// * **[W1](crate::contract::W1)** After a job of these queues has become leasable by an operation, a hint comes; one too
+    ///   many does no harm. Time alone gives
     ///   none: see [`next_available_at`](Self::next_available_at).
     /// * **[W2](crate::contract::W2)** Not for other queues.
     ///
