@@ -12,6 +12,9 @@ use crate::state::State;
 /// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
 const TURNS: usize = 1024;
 
+/// For how many jobs an answer has room from the start.
+const ROOM: usize = 128;
+
 /// Which queue of each prefix was served last.
 #[derive(Default)]
 pub(crate) struct Turns(HashMap<QueuePrefix, QueueName>);
@@ -29,7 +32,8 @@ fn lease_by_rank(state: &mut State, names: &[QueueName], request: &Dequeue) -> V
     let slots = state.queues.claimable_among(names);
     let heads = slots.into_iter().filter_map(|slot| Some(Reverse((state.head(slot)?, slot))));
     let mut heads: BinaryHeap<_> = heads.collect();
-    let mut leased = Vec::new();
+    let mut leased =
+        Vec::with_capacity(if heads.is_empty() { 0 } else { request.limit.as_usize().min(ROOM) });
     while leased.len() < request.limit.as_usize() {
         let Some(Reverse(((_, _, id), slot))) = heads.pop() else {
             break;

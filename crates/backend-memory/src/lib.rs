@@ -26,7 +26,9 @@
 //! take time in the logarithm of the number of jobs and queues, however many jobs wait for a later time and however
 //! many queues are paused or blocked.
 
+mod builder;
 mod clock;
+mod connection;
 mod dequeue;
 mod directory;
 mod enqueue;
@@ -36,6 +38,7 @@ mod heartbeat;
 mod history;
 mod inspect;
 mod intervene;
+mod limits;
 mod policy;
 mod queue;
 mod reclaim;
@@ -59,9 +62,10 @@ use leasehold_core::{
     TxStore, Verdict, Wakeups, backend,
 };
 
+pub use crate::builder::MemoryStoreBuilder;
 pub use crate::clock::{Clock, ManualClock, SystemClock};
+pub use crate::connection::MemoryConnection;
 use crate::state::State;
-pub use crate::tx::MemoryConnection;
 use crate::tx::Transaction;
 
 /// A store in memory. Clones are handles on the same data, which is gone with the last of them.
@@ -74,14 +78,6 @@ pub struct MemoryStore {
 pub(crate) struct Shared {
     state: Mutex<State>,
     capabilities: Capabilities,
-}
-
-/// Makes a [`MemoryStore`].
-#[must_use = "call build()"]
-pub struct MemoryStoreBuilder {
-    clock: Arc<dyn Clock>,
-    random: fastrand::Rng,
-    payload_limit: usize,
 }
 
 impl MemoryStore {
@@ -97,11 +93,7 @@ impl MemoryStore {
 
     /// Begins a store with other settings.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder {
-            clock: Arc::new(SystemClock),
-            random: fastrand::Rng::new(),
-            payload_limit: leasehold_core::limits::PAYLOAD_BYTES,
-        }
+        MemoryStoreBuilder::new()
     }
 
     /// A connection with no open transaction.
@@ -134,31 +126,6 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").finish_non_exhaustive()
-    }
-}
-
-impl MemoryStoreBuilder {
-    /// Goes by `clock`.
-    pub fn clock(self, clock: impl Clock + 'static) -> Self {
-        Self { clock: Arc::new(clock), ..self }
-    }
-
-    /// Draws the same jitter each time.
-    pub fn seed(self, seed: u64) -> Self {
-        Self { random: fastrand::Rng::with_seed(seed), ..self }
-    }
-
-    /// Accepts payloads, results and errors of at most so many bytes.
-    pub fn payload_limit(self, bytes: usize) -> Self {
-        Self { payload_limit: bytes, ..self }
-    }
-
-    /// The store.
-    pub fn build(self) -> MemoryStore {
-        let capabilities =
-            Capabilities { durable: false, payload_limit: self.payload_limit, ..Capabilities::full() };
-        let state = Mutex::new(State::new(self.clock, self.random));
-        MemoryStore { shared: Arc::new(Shared { state, capabilities }) }
     }
 }
 

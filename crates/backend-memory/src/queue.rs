@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use leasehold_core::{EffectivePolicy, Job, JobId, JobState, QueueName, QueueOrder, QueueStats, UniqueKey};
+use leasehold_core::{EffectivePolicy, Job, JobId, JobState, QueueName, QueueStats, UniqueKey};
 
 /// The order in which jobs are leased (D6): by priority from high to low, then by `available_at`, then by id.
 pub(crate) type Rank = (Reverse<i32>, DateTime<Utc>, JobId);
@@ -20,7 +20,7 @@ pub(crate) fn rank(job: &Job) -> Rank {
 }
 
 /// Jobs by a time of theirs.
-type ByTime = BTreeSet<(DateTime<Utc>, JobId)>;
+pub(crate) type ByTime = BTreeSet<(DateTime<Utc>, JobId)>;
 
 /// The index of one queue. It has ids and keys; the jobs themselves are in [`State`](crate::state::State).
 pub(crate) struct Queue {
@@ -34,11 +34,11 @@ pub(crate) struct Queue {
     /// Leases of the operation under way, not yet in `full_at`: tokens are taken together, and rounded once.
     pub(crate) granted: u32,
     ready: BTreeSet<Rank>,
-    ready_since: ByTime,
-    waiting: ByTime,
-    running: ByTime,
-    expired: ByTime,
-    exhausted: u64,
+    pub(crate) ready_since: ByTime,
+    pub(crate) waiting: ByTime,
+    pub(crate) running: ByTime,
+    pub(crate) expired: ByTime,
+    pub(crate) exhausted: u64,
     /// How many of `waiting` were never tried.
     scheduled: u64,
     attempts: BTreeMap<u32, u64>,
@@ -152,78 +152,9 @@ impl Queue {
         self.running.iter().chain(&self.expired).map(|(_, id)| *id).min()
     }
 
-    /// Whether every place that the policy allows is taken.
-    pub(crate) fn is_full(&self) -> bool {
-        let places = match self.policy.order {
-            QueueOrder::Fifo => 1, // P4
-            QueueOrder::Priority => self.policy.concurrency_limit.map_or(u32::MAX, |limit| limit.get()), // P2
-        };
-        self.leases() >= places as usize
-    }
-
-    /// Whether the policy lets anything be leased now.
-    pub(crate) fn is_open(&self, now: DateTime<Utc>) -> bool {
-        !self.policy.paused && !self.is_full() && self.next_token_at(now).is_none() // P1, P2, P3
-    }
-
-    /// Whether the end of one job can make another leasable.
-    pub(crate) fn has_limits(&self) -> bool {
-        self.policy.concurrency_limit.is_some() || self.policy.order == QueueOrder::Fifo
-    }
-
-    /// When the rate limit allows the next lease; `None` if one is allowed now.
-    pub(crate) fn next_token_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let rate = self.policy.rate?;
-        if rate.tokens(self.full_at, now) > self.granted {
-            return None;
-        }
-        Some(rate.next_token_at(Some(rate.take(self.full_at, now, self.granted)), now))
-    }
-
-    /// Takes the tokens of the leases that were granted, and forgets a bucket that is full again.
-    pub(crate) fn take_tokens(&mut self, now: DateTime<Utc>) {
-        let granted = std::mem::take(&mut self.granted);
-        match self.policy.rate {
-            Some(rate) if granted > 0 => self.full_at = Some(rate.take(self.full_at, now, granted)),
-            Some(_) => self.full_at = self.full_at.filter(|full_at| *full_at > now),
-            None => self.full_at = None,
-        }
-    }
-
     /// Whether nothing is in the queue that anybody could ask for.
     pub(crate) fn is_empty(&self) -> bool {
         self.live.is_empty() && self.dead_letters == 0
-    }
-
-    /// When time alone next changes anything here.
-    pub(crate) fn next_change(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let times = [&self.waiting, &self.running].into_iter().filter_map(first_time);
-        // An empty queue is remembered until its bucket is full, or else it could be emptied by being left idle.
-        let bucket = if self.is_empty() { self.full_at } else { self.next_token_at(now) };
-        times.chain(bucket).min()
-    }
-
-    /// This queue's part in [`Store::next_available_at`](leasehold_core::Store::next_available_at). `first` is the
-    /// live job with the smallest id.
-    pub(crate) fn next_available_at(&self, first: Option<&Job>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        if self.policy.paused {
-            return None;
-        }
-        let leases = [&self.running, &self.expired].into_iter().filter_map(first_time);
-        let soonest = leases.chain((self.exhausted > 0).then_some(now)).min();
-        if self.is_full() {
-            return soonest;
-        }
-        let next = match self.policy.order {
-            QueueOrder::Fifo => {
-                first.filter(|job| job.state(now) != JobState::Exhausted).map(|job| job.available_at)
-            }
-            QueueOrder::Priority => {
-                [&self.ready_since, &self.waiting].into_iter().filter_map(first_time).min()
-            }
-        };
-        let next = next.map(|next| self.next_token_at(now).map_or(next, |token| next.max(token)));
-        soonest.into_iter().chain(next).min()
     }
 
     /// The queue in numbers.
@@ -260,6 +191,7 @@ impl Queue {
     }
 }
 
-fn first_time(jobs: &ByTime) -> Option<DateTime<Utc>> {
+/// The earliest of them.
+pub(crate) fn first_time(jobs: &ByTime) -> Option<DateTime<Utc>> {
     jobs.first().map(|(time, _)| *time)
 }

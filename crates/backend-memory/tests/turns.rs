@@ -79,6 +79,29 @@ fn an_idle_queue_keeps_its_empty_bucket() {
 }
 
 #[test]
+fn a_changed_rate_limit_starts_with_a_full_bucket() {
+    let (store, _) = store();
+    let limited =
+        |burst| QueuePolicy { rate: Some(RateLimit::new(0.1, burst).unwrap()), ..QueuePolicy::default() };
+    fill(&store, &["q"], 10);
+    set(&store, "q", limited(2));
+    assert_eq!(claim(&store, "q", 10).len(), 2);
+    set(&store, "q", QueuePolicy { max_attempts: Some(leasehold_core::MaxAttempts::DEFAULT), ..limited(2) });
+    assert_eq!(claim(&store, "q", 10).len(), 0, "the rate limit is the same");
+    set(&store, "q", limited(3));
+    assert_eq!(claim(&store, "q", 10).len(), 3);
+}
+
+#[test]
+fn a_burst_is_whole_whatever_the_rate() {
+    let (store, _) = store();
+    let rate = RateLimit::new(30_000.0, 1000).unwrap();
+    set(&store, "q", QueuePolicy { rate: Some(rate), ..QueuePolicy::default() });
+    fill(&store, &["q"], 1001);
+    assert_eq!(claim(&store, "q", 2000).len(), 1000);
+}
+
+#[test]
 fn named_queues_have_one_order() {
     let (store, clock) = store();
     for (queue, priority) in [("a", 0), ("b", 5), ("c", 0), ("a", 5), ("c", 9)] {
