@@ -58,7 +58,7 @@ impl Harness for Memory {
     }
 
     fn model_cases(&self) -> u32 {
-        5000
+        10_000
     }
 }
 

@@ -95,7 +95,7 @@ fn a_changed_rate_limit_starts_with_a_full_bucket() {
 #[test]
 fn a_burst_is_whole_whatever_the_rate() {
     let (store, _) = store();
-    let rate = RateLimit::new(30_000.0, 1000).unwrap();
+    let rate = RateLimit::new(7000.0, 1000).unwrap();
     set(&store, "q", QueuePolicy { rate: Some(rate), ..QueuePolicy::default() });
     fill(&store, &["q"], 1001);
     assert_eq!(claim(&store, "q", 2000).len(), 1000);
