@@ -140,7 +140,7 @@ fn panic_message(panic: tokio::task::JoinError) -> String {
 /// `checks! { "fifo": name [P4, P5] needs Fifo; … }`.
 macro_rules! checks {
     ($module:literal: $($name:ident [$($clause:ident),+] $(needs $($need:ident),+)?;)*) => {
-        pub(super) const CHECKS: &[$crate::check::Check] = &[$(
+        pub(crate) const CHECKS: &[$crate::check::Check] = &[$(
             $crate::check::Check {
                 name: concat!($module, "::", stringify!($name)),
                 clauses: &[$(leasehold_core::contract::$clause),+],

@@ -103,10 +103,18 @@ macro_rules! ensure {
 
 /// Fails the check unless two values are equal: `ensure_eq!(S4, "attempts", job.attempts, 1)`.
 macro_rules! ensure_eq {
-    ($clause:ident, $what:expr, $seen:expr, $expected:expr) => {{
-        let (seen, expected) = (&$seen, &$expected);
-        $crate::failure::ensure!($clause, seen == expected, "{}: {seen:?}, expected {expected:?}", $what);
-    }};
+    ($clause:ident, $what:expr, $seen:expr, $expected:expr) => {
+        match (&$seen, &$expected) {
+            (seen, expected) => {
+                $crate::failure::ensure!(
+                    $clause,
+                    seen == expected,
+                    "{}: {seen:?}, expected {expected:?}",
+                    $what
+                );
+            }
+        }
+    };
 }
 
 pub(crate) use {ensure, ensure_eq};

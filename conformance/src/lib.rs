@@ -9,33 +9,38 @@
 //! harness = false
 //! ```
 //!
-//! ```
-//! # use leasehold_conformance::{BoxError, Harness};
-//! # use leasehold_core::Store;
-//! # use std::{sync::Arc, time::Duration};
+//! ```no_run
 //! // tests/conformance.rs
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use leasehold_conformance::{BoxError, Harness};
+//! use leasehold_core::Store;
+//! # use leasehold_memory::{ManualClock, MemoryStore as MyStore};
+//!
 //! struct Mine;
 //!
 //! #[async_trait::async_trait]
 //! impl Harness for Mine {
-//!     type Database = (); // a path, a schema name, a pool …
+//!     // Whatever it takes to find one database: a path, a schema name, a pool.
+//!     type Database = (MyStore, ManualClock);
 //!
-//!     async fn create(&self) -> Result<(), BoxError> {
-//!         todo!("make a fresh, empty database")
+//!     async fn create(&self) -> Result<Self::Database, BoxError> {
+//!         let clock = ManualClock::new("2001-01-01T00:00:00Z".parse()?);
+//!         Ok((MyStore::with_clock(clock.clone()), clock))
 //!     }
 //!
-//!     async fn connect(&self, database: &()) -> Result<Arc<dyn Store>, BoxError> {
-//!         todo!("open one more handle on it, as one more process would")
+//!     async fn connect(&self, (store, _): &Self::Database) -> Result<Arc<dyn Store>, BoxError> {
+//!         Ok(Arc::new(store.clone()))
 //!     }
 //!
-//!     async fn age(&self, database: &(), by: Duration) -> Result<(), BoxError> {
-//!         todo!("let time pass: move the clock, or shift every stored time back")
+//!     async fn age(&self, (_, clock): &Self::Database, by: Duration) -> Result<(), BoxError> {
+//!         clock.advance(by);
+//!         Ok(())
 //!     }
 //! }
 //!
-//! # #[allow(unused)]
 //! fn main() {
-//!     leasehold_conformance::main(Mine)
+//!     leasehold_conformance::main(Mine);
 //! }
 //! ```
 //!
@@ -61,7 +66,7 @@ pub use check::{Check, Need};
 pub use failure::Failure;
 pub use harness::{Harness, Transaction};
 pub use leasehold_core::BoxError;
-pub use model::Operation;
+pub use model::{Operation, Planned, Rule, Sentence};
 pub use report::{CheckReport, Outcome, Report};
 
 use std::sync::Arc;

@@ -2,25 +2,35 @@
 
 mod admin;
 mod backoff;
+mod cancel;
+mod dequeue;
 mod derived;
 mod enqueue;
 mod events;
 mod explain;
 mod fifo;
+mod heartbeat;
 mod input;
+mod interleave;
 mod limits;
 mod list;
 mod next;
+mod order;
 mod page;
 mod pause;
 mod policy;
 mod prune;
+mod race;
 mod rate;
 mod receipts;
+mod reclaim;
 mod redrive;
 mod scene;
+mod settle;
+mod stale;
 mod stats;
 mod time;
+mod transaction;
 mod wake;
 
 use crate::check::Check;
@@ -29,6 +39,12 @@ use crate::check::Check;
 pub(crate) fn all() -> Vec<Check> {
     [
         enqueue::CHECKS,
+        dequeue::CHECKS,
+        order::CHECKS,
+        settle::CHECKS,
+        stale::CHECKS,
+        heartbeat::CHECKS,
+        reclaim::CHECKS,
         admin::CHECKS,
         redrive::CHECKS,
         list::CHECKS,
@@ -49,6 +65,11 @@ pub(crate) fn all() -> Vec<Check> {
         time::CHECKS,
         wake::CHECKS,
         events::CHECKS,
+        race::CHECKS,
+        cancel::CHECKS,
+        transaction::CHECKS,
+        interleave::CHECKS,
+        crate::model::CHECKS,
     ]
     .concat()
 }

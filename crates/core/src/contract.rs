@@ -70,7 +70,7 @@ clauses! {
     D8: "The first lease sets first_leased_at to now, and nothing changes it afterwards."
     D9: "Only jobs of the queues asked for are leased."
     D10: "A call changes nothing of the jobs that it does not lease, and of those it leases only lease, attempts, epoch, first_leased_at and updated_at."
-    D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue with a leasable job has been served."
+    D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue that had a leasable job all the while has been served."
     D12: "The answer shows each leased job as it is now stored, in the order in which the jobs were leased."
     D13: "While nobody else is calling, an empty answer means that nothing could be leased."
 
@@ -96,7 +96,7 @@ clauses! {
     H6: "A heartbeat changes nothing of a job but the end of its lease and updated_at."
 
     R1: "No lease is reclaimed before it has passed by the store's clock."
-    R2: "A passed lease of a job with attempts left is taken away, and the job is Ready at once, behind those already waiting."
+    R2: "A passed lease of a job with attempts left is taken away, and the job is Ready at once, with available_at now."
     R3: "A passed lease of a job without attempts left makes the job a dead letter with the error lease_expired."
     R4: "An Exhausted job becomes a dead letter with its last error, or attempts_exhausted if it has none."
     R5: "A call takes at most as many jobs as asked for, and repeated calls get through all of them."
@@ -135,8 +135,8 @@ clauses! {
     Y4: "explain says if the job's queue is paused or has reached its concurrency or rate limit."
     Y5: "explain names the job behind which a Ready job waits, or says that it is next."
 
-    N1: "next_available_at is no later than the first moment at which time alone makes a job leasable or lets a lease pass."
-    N2: "next_available_at is later than now, or nothing, while no job is leasable and no lease has passed."
+    N1: "next_available_at is no later than the first moment at which time alone makes a job of the queues that are not paused leasable or lets a lease of theirs pass."
+    N2: "next_available_at is later than now, or nothing, while no job is leasable, none is Exhausted and no lease has passed."
 
     U1: "prune removes finished jobs of the given age, statuses, queues and ids, and no others, and never a live job."
     U2: "prune removes at most as many as asked for and says how many; repeated calls get through all of them."
@@ -146,7 +146,7 @@ clauses! {
     P2: "A queue with a concurrency limit never has more leases than that, over all callers and handles."
     P3: "A queue with a rate limit grants at most the burst at once and then as many leases as the rate allows, over all callers and handles."
     P4: "A Fifo queue has one lease at a time and grants it to the live job with the smallest id, whatever its priority."
-    P5: "The first job of a Fifo queue blocks its queue while it waits, retries or is leased, and blocks no other queue."
+    P5: "The live job with the smallest id blocks its Fifo queue while it waits, retries, is leased or is Exhausted, and blocks no other queue."
     P6: "No lease or heartbeat reaches further than the queue's max_lease."
     P7: "With archive dead_only, completed and discarded jobs leave no history; dead letters do."
     P8: "A policy for one queue goes before one for a prefix, a longer prefix before a shorter, field by field."
@@ -159,7 +159,7 @@ clauses! {
     I1: "Input beyond a limit is refused as Invalid with its field and limit, and changes nothing."
     I2: "An empty batch is answered with an empty answer."
 
-    C1: "Every accepted job is in the queue or in the history, never in both, at every moment that anybody can see."
+    C1: "Every accepted job that was not pruned, and that its queue's archive keeps, is in the queue or in the history, never in both, at every moment that anybody can see."
     C2: "A future that is dropped at any await point leaves each job as it was or as it should become, and the store fit for use."
     C3: "Any sequence of operations leaves what the model of this contract says."
     C4: "Every time is the store's: now, not the caller's clock, decides and is written down, in whole microseconds of UTC up to the year 9999."
@@ -175,7 +175,7 @@ clauses! {
     T8: "A transaction that is dropped leaves nothing behind, no lock either."
     T9: "A verdict in a transaction does what the same verdict does outside."
 
-    W1: "A subscriber is woken after a job of its queues has become available, by enqueue, commit, retry, release, reclaim, promote, redrive or resume."
+    W1: "A subscriber is woken after a job of its queues has become leasable by an operation: enqueue, commit, retry, release, reclaim, promote, redrive, resume, another policy, or the end of a lease in a queue that has limits."
     W2: "A subscriber is not woken by other queues."
     V1: "A subscriber to events is told what happened to the jobs of its queues, in order, after it has happened."
 }

@@ -40,7 +40,7 @@ pub enum EventKind {
     Leased,
     /// It was completed or discarded.
     Settled,
-    /// It went back to its queue: retry, snooze, release or an administrator's word.
+    /// It went back to its queue, or was given another time: retry, snooze, release or an administrator's word.
     Retried,
     /// It became a dead letter.
     DeadLettered,
@@ -48,7 +48,7 @@ pub enum EventKind {
     Reclaimed,
     /// It was a dead letter and went back to its queue.
     Redriven,
-    /// Somebody showed a stale receipt for it.
+    /// Somebody showed a stale receipt for it. A heartbeat for a lease that has passed but was not reclaimed is none.
     LeaseLost,
 }
 

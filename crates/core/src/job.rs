@@ -36,7 +36,8 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Counts the leases of one job: 0 before the first, one more with each, never less in the job's whole life.
+/// Tells the leases of one job apart: 0 before the first, one more with each lease and whenever an administrator takes
+/// the job from its holder, never less in the job's whole life, redrives included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(i64);
@@ -186,7 +187,8 @@ pub struct FinishedJob {
     pub attempts: u32,
     /// Attempts allowed.
     pub max_attempts: MaxAttempts,
-    /// The epoch in which it ended: that of the receipt which settled it, unless nobody held it.
+    /// The epoch in which it ended: that of the receipt which settled it, or of its last lease; one more if an
+    /// administrator took it from its holder to end it.
     pub epoch: Epoch,
     /// How it ended: `status_final` and `result`.
     pub outcome: Outcome,

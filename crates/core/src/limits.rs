@@ -31,8 +31,8 @@ pub const DELAY_MAX: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 pub const MAX_ATTEMPTS: u32 = 1000;
 /// Attempts of a job for which neither the job nor its queue's policy says anything.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 5;
-/// Largest rate of a queue, in jobs per second.
-pub const RATE_MAX: f64 = 100_000.0;
+/// Largest rate of a queue, in jobs per second. Times are kept in microseconds, so that more could not be kept exactly.
+pub const RATE_MAX: f64 = 10_000.0;
 /// Largest burst or concurrency limit of a queue.
 pub const LIMIT_MAX: u32 = 1_000_000;
 /// Last year in which a time may lie.

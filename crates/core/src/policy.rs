@@ -1,5 +1,6 @@
 //! What a queue's operator may say about it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -133,7 +134,7 @@ impl RateLimit {
     /// A bucket of `burst` tokens that gains `per_sec` tokens a second.
     ///
     /// # Errors
-    /// [`Invalid`] with the field `rate_per_sec` (0.001 to 100 000) or `rate_burst` (1 to 1 000 000).
+    /// [`Invalid`] with the field `rate_per_sec` (0.001 to 10 000) or `rate_burst` (1 to 1 000 000).
     pub fn new(per_sec: f64, burst: u32) -> Result<Self, Invalid> {
         let per_sec = bounded::within("rate_per_sec", per_sec, 0.001, limits::RATE_MAX)?;
         let burst = bounded::within("rate_burst", burst, 1, limits::LIMIT_MAX)?;
@@ -153,7 +154,7 @@ impl RateLimit {
     /// How many leases may be granted now.
     pub fn tokens(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> u32 {
         let missing = full_at.map_or(0.0, |full_at| time::between(now, full_at).as_secs_f64() * self.per_sec);
-        // `full_at` is rounded up to a microsecond: forgive what two of them would bring.
+        // `full_at` is rounded to a microsecond: forgive what two of them would bring.
         let tokens = f64::from(self.burst) - missing + self.per_sec * 2e-6;
         (tokens.max(0.0) as u32).min(self.burst)
     }
@@ -175,7 +176,7 @@ impl RateLimit {
     }
 
     fn time_for(&self, tokens: f64) -> Duration {
-        Duration::from_micros((tokens / self.per_sec * 1e6).ceil() as u64)
+        Duration::from_micros((tokens / self.per_sec * 1e6).round() as u64)
     }
 }
 
@@ -210,7 +211,8 @@ pub enum Archive {
     /// All of them.
     #[default]
     All,
-    /// Dead letters. What was completed or discarded is gone.
+    /// Dead letters. What was completed or discarded is gone, so that [`Store::receipts`](crate::Store::receipts) cannot
+    /// tell a completed job from a lost lease: both are `Gone`.
     DeadOnly,
 }
 
@@ -294,26 +296,24 @@ pub struct Policies(Vec<(QueuePattern, QueuePolicy)>);
 impl Policies {
     /// These policies. Of two for one pattern the later counts; an empty one counts as none.
     pub fn new(policies: impl IntoIterator<Item = (QueuePattern, QueuePolicy)>) -> Self {
-        let mut all = Self::default();
-        for (pattern, policy) in policies {
-            all.set(pattern, policy);
-        }
-        all
+        let by_pattern: BTreeMap<_, _> = policies.into_iter().collect();
+        Self(by_pattern.into_iter().filter(|(_, policy)| !policy.is_empty()).collect())
     }
 
     /// Replaces the policy of `pattern`; an empty one removes it.
     pub fn set(&mut self, pattern: QueuePattern, policy: QueuePolicy) {
-        self.0.retain(|(other, _)| *other != pattern);
-        if !policy.is_empty() {
-            self.0.push((pattern, policy));
-            self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+        match self.0.binary_search_by(|(other, _)| other.cmp(&pattern)) {
+            Ok(place) if policy.is_empty() => drop(self.0.remove(place)),
+            Ok(place) => self.0[place].1 = policy,
+            Err(_) if policy.is_empty() => {}
+            Err(place) => self.0.insert(place, (pattern, policy)),
         }
     }
 
     /// What was set for exactly this pattern; the empty policy if nothing was.
     pub fn set_for(&self, pattern: &QueuePattern) -> QueuePolicy {
-        let found = self.0.iter().find(|(other, _)| other == pattern);
-        found.map(|(_, policy)| policy.clone()).unwrap_or_default()
+        let place = self.0.binary_search_by(|(other, _)| other.cmp(pattern));
+        place.map(|place| self.0[place].1.clone()).unwrap_or_default()
     }
 
     /// What holds for `queue`: its own policy, then the prefixes from the longest to the shortest, field by field.

@@ -315,7 +315,7 @@ impl Prune {
 pub enum PruneAge {
     /// Ended at least so long ago.
     OlderThan(Delay),
-    /// Ended longer ago than its queue's policy keeps it. Queues without a retention keep everything.
+    /// Ended at least as long ago as its queue's policy keeps it. Queues without a retention keep everything.
     Retention,
 }
 

@@ -123,8 +123,9 @@ pub trait Store: Send + Sync + 'static {
     ///   the queues together.
     /// * **[D11](crate::contract::D11)** Over [`Queues::Matching`]: that order inside each queue, and turns between
     ///   queues. Inside one call no queue gets a second job while another matching queue has a leasable job and got
-    ///   none, and so on round by round. The calls of one handle go on where its last call stopped, so that a queue
-    ///   which was served waits until every other queue with a leasable job was served.
+    ///   none, and so on round by round. The calls of one handle go on where its last call stopped (or where the last
+    ///   call of any handle did), so that a queue which was served waits until every other queue with a leasable job was
+    ///   served.
     /// * **[D7](crate::contract::D7)** The lease ends at now + `lease_for`, or the queue's `max_lease` if that is
     ///   shorter (**[P6](crate::contract::P6)**), and names `worker`.
     /// * **[D8](crate::contract::D8)** `first_leased_at` is set to now if it is not set.
@@ -200,6 +201,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[H4](crate::contract::H4)** So is a stale receipt. In both cases nothing at all was changed.
     /// * **[H5](crate::contract::H5)** One answer per receipt, in the order given; one given twice is answered twice.
     /// * **[H6](crate::contract::H6)** Only `lease_until` and `updated_at` change.
+    ///
+    /// Unspecified: whether a heartbeat that leaves the lease as it is sets `updated_at`.
     ///
     /// # Errors
     /// * [`Invalid`](crate::StoreError::Invalid): `receipts` for more than 10 000.
@@ -298,7 +301,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[P11](crate::contract::P11)** A policy with a field that [`Capabilities`] does not promise is refused. See
     ///   [`backend::check_policy`](crate::backend::check_policy).
     ///
-    /// A changed rate limit starts with a full bucket.
+    /// A queue whose effective rate limit is now another one (rate or burst) starts with a full bucket; while it stays
+    /// the same, through `pause` too, its bucket stays as it is.
     ///
     /// # Errors
     /// * [`Unsupported`](crate::StoreError::Unsupported): as above; nothing was changed.
@@ -468,7 +472,8 @@ pub trait Store: Send + Sync + 'static {
     /// Hints to look at these queues now. The subscription holds when this returns.
     ///
     /// # Contract
-    /// * **[W1](crate::contract::W1)** After a job of these queues has become available, a hint comes. Time alone gives
+    /// * **[W1](crate::contract::W1)** After a job of these queues has become leasable by an operation, a hint comes; one too
+    ///   many does no harm. Time alone gives
     ///   none: see [`next_available_at`](Self::next_available_at).
     /// * **[W2](crate::contract::W2)** Not for other queues.
     ///

@@ -1,0 +1,314 @@
+//! Two at once, in a fixed order of steps: a transaction that is open while another acts.
+//!
+//! What the other gets depends on the database: some make it wait for the commit, some let it go first and fail the
+//! commit. Either is right, as long as exactly one of the two counts.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    BatchSize, IdempotencyKey, Job, Json, Receipt, Record, SettleOutcome, StoreError, Verdict,
+};
+use tokio::task::JoinHandle;
+
+use crate::check::checks;
+use crate::failure::{Outcome, Problem, ensure, ensure_eq};
+use crate::stage::{HOUR, Stage, lease_for, new_job, request};
+
+checks! { "interleave":
+    a_transaction_and_a_verdict [T7] needs Transactions;
+    a_transaction_and_a_reclaim [T7] needs Transactions;
+    a_transaction_and_a_claim [T7] needs Transactions;
+    a_transaction_and_an_administrator [T7] needs Transactions;
+    a_transaction_and_a_heartbeat [T7] needs Transactions;
+    two_transactions_with_one_receipt [T7] needs Transactions;
+    a_worker_that_lost_its_lease_writes_nothing [T7, T3] needs Transactions;
+    a_rolled_back_winner_leaves_a_job [T1, E5] needs Transactions;
+    a_committed_winner_leaves_one_job [T1, E5] needs Transactions;
+    two_transactions_with_one_once [T5] needs Transactions;
+    racing_transactions_write_once [T7] needs Transactions;
+}
+
+/// How long to wait for one that may be waiting for us.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Starts `other` and gives it a chance to finish before we go on.
+async fn start<T: Send + 'static>(other: impl Future<Output = Outcome<T>> + Send + 'static) -> Started<T> {
+    let mut task = tokio::spawn(other);
+    match tokio::time::timeout(PATIENCE, &mut task).await {
+        Ok(Ok(answer)) => Started::Done(answer),
+        Ok(Err(error)) => Started::Done(Err(Problem::Harness(error.into()))),
+        Err(_) => Started::Waiting(task),
+    }
+}
+
+enum Started<T> {
+    Done(Outcome<T>),
+    Waiting(JoinHandle<Outcome<T>>),
+}
+
+impl<T> Started<T> {
+    async fn finish(self) -> Outcome<T> {
+        match self {
+            Self::Done(answer) => answer,
+            Self::Waiting(task) => task.await.map_err(|error| Problem::Harness(error.into()))?,
+        }
+    }
+}
+
+/// Opens a transaction that writes one effect and settles the job with Done, but does not commit yet.
+async fn settling(stage: &Stage, job: &Job, effect: &str) -> Outcome<Box<dyn crate::harness::Transaction>> {
+    let mut transaction = stage.begin().await?;
+    transaction.write(effect).await?;
+    let _pending = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+    Ok(transaction)
+}
+
+/// Exactly one of the two counts, and the effect is there exactly if it was the transaction.
+async fn exactly_one(stage: &Stage, committed: bool, other: bool, what: &str) -> Outcome {
+    let ledger = stage.ledger().await?;
+    let effects = ledger.iter().filter(|entry| *entry == "effect").count();
+    ensure!(
+        T7,
+        effects == usize::from(committed),
+        "committed: {committed}, but the effect is there {effects} times"
+    );
+    ensure!(
+        T7,
+        committed != other,
+        "{what}: the transaction counted: {committed}, the other counted: {other}"
+    );
+    Ok(())
+}
+
+async fn a_transaction_and_a_verdict(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let transaction = settling(&stage, &job, "effect").await?;
+    let (store, receipt) = (stage.connect().await?, job.receipt());
+    let other = start(async move { Ok(store.settle(&[(receipt, Verdict::snooze(HOUR)?)]).await?) }).await;
+    let committed = transaction.commit().await.is_ok();
+    let other = other.finish().await?.iter().any(|outcome| !outcome.is_lost());
+    exactly_one(&stage, committed, other, "a verdict with the same receipt").await?;
+    let finished = matches!(stage.record(job.id).await?, Record::Finished(_));
+    ensure_eq!(T7, "the job is finished", finished, committed);
+    Ok(())
+}
+
+async fn a_transaction_and_a_reclaim(stage: Stage) -> Outcome {
+    for attempts in [1, 5] {
+        let stage = stage.fresh().await?;
+        let job = stage.leased(new_job("q").max_attempts(attempts)).await?;
+        stage.age(2 * HOUR).await?;
+        let transaction = settling(&stage, &job, "effect").await?;
+        let store = stage.connect().await?;
+        let other = start(async move { Ok(store.reclaim(BatchSize::MAX).await?) }).await;
+        let committed = transaction.commit().await.is_ok();
+        let other = !other.finish().await?.is_empty();
+        exactly_one(&stage, committed, other, "a reclaim").await?;
+        let dump = stage.dump().await?;
+        ensure_eq!(T7, "places in which the job is", dump.jobs.len() + dump.history.len(), 1);
+    }
+    Ok(())
+}
+
+async fn a_transaction_and_a_claim(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    stage.enqueue(new_job("q").delay(5 * HOUR)).await?;
+    let transaction = settling(&stage, &job, "effect").await?;
+    let store = stage.connect().await?;
+    let other = start(async move { Ok(store.dequeue(&request("q", 10)?).await?) }).await;
+    let committed = transaction.commit().await;
+    let leased = other.finish().await?;
+    ensure!(T7, leased.is_empty(), "a job that is being settled was leased: {leased:?}");
+    ensure!(T7, committed.is_ok(), "a claim spoiled the commit: {committed:?}");
+    stage.finished(job.id).await?;
+    Ok(())
+}
+
+async fn a_transaction_and_an_administrator(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let transaction = settling(&stage, &job, "effect").await?;
+    let (store, id) = (stage.connect().await?, job.id);
+    let other = start(async move {
+        match store.discard(id, Json::null()).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::Conflict { .. } | StoreError::NotFound(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await;
+    let committed = transaction.commit().await.is_ok();
+    let other = other.finish().await?;
+    exactly_one(&stage, committed, other, "a discard").await
+}
+
+async fn a_transaction_and_a_heartbeat(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let transaction = settling(&stage, &job, "effect").await?;
+    let (store, receipt) = (stage.connect().await?, job.receipt());
+    let other = start(async move { Ok(store.heartbeat(&[receipt], lease_for(2 * HOUR)?).await?) }).await;
+    let committed = transaction.commit().await;
+    let answers = other.finish().await?;
+    ensure!(T7, answers.len() == 1, "one receipt was answered {answers:?}");
+    ensure!(T7, committed.is_ok(), "the worker's own heartbeat spoiled its commit: {committed:?}");
+    stage.finished(job.id).await?;
+    Ok(())
+}
+
+async fn two_transactions_with_one_receipt(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let transaction = settling(&stage, &job, "effect").await?;
+    let (site, rival) = (stage.clone(), job.clone());
+    let other = start(async move { commit_effect(&site, rival.receipt(), "rival").await }).await;
+    let committed = transaction.commit().await.is_ok();
+    let other = other.finish().await?;
+    exactly_one(&stage, committed, other, "a second transaction").await?;
+    ensure_eq!(T7, "effects in all", stage.ledger().await?.len(), 1);
+    Ok(())
+}
+
+/// A whole transaction: writes one effect, settles, commits. Whether it counted.
+async fn commit_effect(stage: &Stage, receipt: Receipt, effect: &str) -> Outcome<bool> {
+    let mut transaction = stage.begin().await?;
+    transaction.write(effect).await?;
+    match transaction.settle_in(&receipt, Verdict::done()).await {
+        Ok(_settled) => Ok(transaction.commit().await.is_ok()),
+        // The database may also say that the other was first by a conflict.
+        Err(StoreError::LeaseLost { .. } | StoreError::Conflict { .. } | StoreError::Unavailable { .. }) => {
+            transaction.rollback().await?;
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn a_worker_that_lost_its_lease_writes_nothing(stage: Stage) -> Outcome {
+    let slow = stage.leased(new_job("q")).await?;
+    stage.age(2 * HOUR).await?;
+    stage.reclaim().await?;
+    let quick = stage.claim_one("q").await?;
+    let late = commit_effect(&stage, slow.receipt(), "effect of the slow worker").await?;
+    ensure!(T7, !late, "the slow worker's transaction counted");
+    let good = commit_effect(&stage, quick.receipt(), "effect of the quick worker").await?;
+    ensure!(T7, good, "the holder's transaction did not count");
+    let later = commit_effect(&stage, slow.receipt(), "effect of the slow worker").await?;
+    ensure!(T7, !later, "the slow worker's transaction counted after the job was done");
+    ensure_eq!(T7, "ledger", stage.ledger().await?, ["effect of the quick worker"]);
+    Ok(())
+}
+
+async fn a_rolled_back_winner_leaves_a_job(stage: Stage) -> Outcome {
+    let mut transaction = stage.begin().await?;
+    let new = || new_job("q").unique_key("k").build();
+    transaction.enqueue_in(&[new()?]).await?;
+    let (store, job) = (stage.connect().await?, new()?);
+    let other = start(async move { Ok(store.enqueue(&[job]).await?) }).await;
+    transaction.rollback().await?;
+    let answer = other.finish().await?[0];
+    let record = stage.store.get(answer.id).await?;
+    ensure!(
+        E5,
+        record.is_some(),
+        "the winner was rolled back; the other was answered {answer:?}, which is not there"
+    );
+    ensure!(E5, !answer.deduplicated, "the only job with the key was answered {answer:?}");
+    Ok(())
+}
+
+async fn a_committed_winner_leaves_one_job(stage: Stage) -> Outcome {
+    let mut transaction = stage.begin().await?;
+    let new = || new_job("q").unique_key("k").build();
+    let first = transaction.enqueue_in(&[new()?]).await?[0];
+    let (store, job) = (stage.connect().await?, new()?);
+    let other = start(async move { Ok(store.enqueue(&[job]).await?) }).await;
+    let committed = transaction.commit().await.is_ok();
+    let second = other.finish().await?[0];
+    let jobs = stage.dump().await?.jobs;
+    ensure!(E5, jobs.len() == 1, "live jobs with one key: {jobs:?}");
+    let winner = if committed { first.id } else { second.id };
+    ensure_eq!(T1, "the live job", jobs[0].id, winner);
+    ensure_eq!(E5, "the job with which the other was answered", second.id, jobs[0].id);
+    ensure_eq!(E5, "deduplicated", second.deduplicated, committed);
+    Ok(())
+}
+
+async fn two_transactions_with_one_once(stage: Stage) -> Outcome {
+    let key = IdempotencyKey::new("charge")?;
+    let mut transaction = stage.begin().await?;
+    transaction.write("effect").await?;
+    ensure_eq!(T5, "first", transaction.once_in(&key).await?, true);
+    let (site, same) = (stage.clone(), key.clone());
+    let other = start(async move {
+        let mut transaction = site.begin().await?;
+        match transaction.once_in(&same).await {
+            Ok(true) => {
+                transaction.write("effect").await?;
+                Ok(transaction.commit().await.is_ok())
+            }
+            Ok(false) | Err(StoreError::Conflict { .. } | StoreError::Unavailable { .. }) => {
+                transaction.rollback().await?;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await;
+    let committed = transaction.commit().await.is_ok();
+    let other = other.finish().await?;
+    ensure!(
+        T5,
+        committed != other,
+        "two transactions with one key: the first counted: {committed}, the second: {other}"
+    );
+    ensure_eq!(T5, "ledger", stage.ledger().await?, ["effect"]);
+    Ok(())
+}
+
+async fn racing_transactions_write_once(stage: Stage) -> Outcome {
+    for round in 0..12 {
+        let queue = format!("q{round}");
+        let slow = stage.leased(new_job(&queue)).await?;
+        let mut receipts = vec![slow.receipt(); 2];
+        if round % 2 == 0 {
+            stage.age(2 * HOUR).await?;
+            stage.reclaim().await?;
+            receipts.push(stage.claim_one(&queue).await?.receipt());
+        }
+        let mut tasks = tokio::task::JoinSet::new();
+        for receipt in receipts {
+            let (stage, effect) = (stage.clone(), format!("effect {round}"));
+            tasks.spawn(async move { commit_effect(&stage, receipt, &effect).await });
+        }
+        let mut counted = 0;
+        while let Some(ended) = tasks.join_next().await {
+            counted += usize::from(ended.map_err(|error| Problem::Harness(error.into()))??);
+        }
+        let effects =
+            stage.ledger().await?.iter().filter(|entry| **entry == format!("effect {round}")).count();
+        ensure!(
+            T7,
+            counted <= 1 && effects == counted,
+            "round {round}: {counted} transactions counted, {effects} effects"
+        );
+        let finished = matches!(stage.record(slow.id).await?, Record::Finished(_));
+        ensure!(
+            T7,
+            finished == (effects == 1),
+            "round {round}: {effects} effects, the job is finished: {finished}"
+        );
+        settle_rest(&stage, &queue).await?;
+    }
+    Ok(())
+}
+
+/// If every transaction of a round gave way to another, the job is still there.
+async fn settle_rest(stage: &Stage, queue: &str) -> Outcome {
+    for job in stage.dump().await?.jobs.into_iter().filter(|job| job.queue.as_str() == queue) {
+        let outcomes = stage.store.settle(&[(job.receipt(), Verdict::done())]).await?;
+        ensure!(
+            T7,
+            !outcomes.iter().any(SettleOutcome::is_lost),
+            "nobody settled {job:?}, but its receipt is stale"
+        );
+    }
+    Ok(())
+}

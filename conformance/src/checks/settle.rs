@@ -1,0 +1,478 @@
+//! Verdicts and what they make of a job.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Backoff, BatchSize, Fate, FinalStatus, FinishedJob, Job, JobState, Json, NewJobBuilder, Outcome as End,
+    Receipt, SettleOutcome, Verdict, WorkerId, time,
+};
+
+use crate::check::checks;
+use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::stage::{HOUR, Stage, ids, lease_for, new_job};
+
+checks! { "settle":
+    outcomes_come_in_order [S1];
+    one_stale_item_does_not_affect_the_rest [S1];
+    done_keeps_the_result [S3];
+    retry_waits_its_delay [S4];
+    a_retried_job_runs_again [S4];
+    retry_without_a_delay_backs_off [S5];
+    backoff_grows_and_is_bounded [S5];
+    the_last_retry_is_a_dead_letter [S6];
+    the_last_but_one_retry_is_not [S6];
+    snooze_gives_the_attempt_back [S7];
+    snooze_never_spends_the_budget [S7];
+    dead_is_at_once [S8];
+    discard_keeps_the_reason [S9];
+    a_late_verdict_counts [S10];
+    a_verdict_spends_its_receipt [S11];
+    the_first_verdict_of_a_batch_counts [S11];
+    a_finished_job_has_one_full_row [S12];
+    anybody_with_the_receipt_may_settle [S13];
+    ack_and_nack_are_the_named_forms [S3, S5];
+    the_fate_is_told [S1];
+}
+
+/// A job with something in every column, leased for the second time.
+async fn rich(stage: &Stage, queue: &str) -> Outcome<Job> {
+    let job: NewJobBuilder =
+        new_job(queue).payload("p").header("h", "v").unique_key("k").priority(3).max_attempts(4);
+    let first = stage.leased(job).await?;
+    stage.settle(first.receipt(), Verdict::retry_after("first error", Duration::ZERO)?).await?;
+    stage.claim_one(queue).await
+}
+
+async fn outcomes_come_in_order(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 6).await?;
+    let jobs = stage.claim("q", 6).await?;
+    let verdicts = [
+        Verdict::snooze(HOUR)?,
+        Verdict::done(),
+        Verdict::dead("no"),
+        Verdict::retry_after("again", HOUR)?,
+        Verdict::discard("not wanted"),
+        Verdict::done_with("last")?,
+    ];
+    let order = [3, 0, 5, 1, 4, 2];
+    let items: Vec<_> =
+        order.into_iter().zip(verdicts).map(|(index, verdict)| (jobs[index].receipt(), verdict)).collect();
+    let outcomes = stage.store.settle(&items).await?;
+    ensure_eq!(S1, "number of outcomes", outcomes.len(), items.len());
+    for ((receipt, verdict), outcome) in items.iter().zip(&outcomes) {
+        let SettleOutcome::Settled(settled) = outcome else {
+            ensure!(S1, false, "{verdict:?} for {receipt} was answered {outcome:?}");
+            return Ok(());
+        };
+        ensure_eq!(S1, format!("receipt of the outcome for {verdict:?}"), settled.receipt(), *receipt);
+    }
+    let statuses: Vec<_> =
+        stage.dump().await?.history.iter().map(|job| (job.id, job.outcome.status())).collect();
+    let expected = [
+        (jobs[0].id, FinalStatus::Completed),
+        (jobs[2].id, FinalStatus::Completed),
+        (jobs[4].id, FinalStatus::Discarded),
+        (jobs[5].id, FinalStatus::DeadLetter),
+    ];
+    ensure_eq!(S1, "history", statuses, expected);
+    Ok(())
+}
+
+async fn one_stale_item_does_not_affect_the_rest(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 4).await?;
+    let jobs = stage.claim("q", 4).await?;
+    stage.settle(jobs[1].receipt(), Verdict::release()).await?;
+    let ghost = Receipt { job: leasehold_core::JobId::new(i64::MAX), epoch: jobs[0].epoch };
+    let items = [
+        (jobs[1].receipt(), Verdict::done()),
+        (jobs[0].receipt(), Verdict::done()),
+        (ghost, Verdict::done()),
+        (jobs[2].receipt(), Verdict::done()),
+        (Receipt { epoch: jobs[3].epoch.next(), ..jobs[3].receipt() }, Verdict::dead("no")),
+    ];
+    let outcomes = stage.store.settle(&items).await?;
+    let lost: Vec<_> = outcomes.iter().map(SettleOutcome::is_lost).collect();
+    ensure_eq!(S1, "lost", lost, [true, false, true, false, true]);
+    let done: Vec<_> = stage.dump().await?.history.iter().map(|job| job.id).collect();
+    ensure_eq!(S1, "finished", done, [jobs[0].id, jobs[2].id]);
+    Ok(())
+}
+
+async fn done_keeps_the_result(stage: Stage) -> Outcome {
+    let result = Json::parse(r#"{"sent":3,"list":[1.5,"é"]}"#)?;
+    let job = rich(&stage, "q").await?;
+    stage.settle(job.receipt(), Verdict::Done(result.clone())).await?;
+    let done = stage.finished(job.id).await?;
+    ensure_eq!(S3, "outcome", done.outcome, End::Completed { result });
+    ensure_eq!(S3, "last_error", done.last_error, Some(Json::error("first error")));
+    let left = stage.dump().await?.jobs;
+    ensure!(S3, left.is_empty(), "the job is done, but the queue has {left:?}");
+    Ok(())
+}
+
+async fn retry_waits_its_delay(stage: Stage) -> Outcome {
+    for delay in [Duration::ZERO, Duration::from_micros(90_000_001), 5 * HOUR] {
+        let job = stage.leased(new_job("q").payload("p")).await?;
+        let before = stage.now().await?;
+        stage.settle(job.receipt(), Verdict::retry_after("why", delay)?).await?;
+        let after = stage.now().await?;
+        let new = stage.live(job.id).await?;
+        let allowed = time::later(before, delay)..=time::later(after, delay);
+        let at = new.available_at;
+        ensure!(
+            S4,
+            allowed.contains(&at),
+            "retry after {delay:?} is available at {at}, expected {allowed:?}"
+        );
+        let expected = Job {
+            lease: None,
+            available_at: at,
+            last_error: Some(Json::error("why")),
+            updated_at: new.updated_at,
+            ..job.clone()
+        };
+        ensure!(S4, new == expected, "retrying {job:?} made {new:?}");
+        ensure!(S4, new.updated_at >= before, "updated_at is {}, the retry was at {before}", new.updated_at);
+        stage.store.discard(job.id, Json::null()).await?;
+    }
+    Ok(())
+}
+
+async fn a_retried_job_runs_again(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(2)).await?;
+    stage.settle(job.receipt(), Verdict::retry_after("why", HOUR)?).await?;
+    ensure_eq!(S4, "leased before the delay is over", stage.claim("q", 1).await?.len(), 0);
+    ensure_eq!(S4, "state", stage.live(job.id).await?.state(stage.now().await?), JobState::Retrying);
+    stage.age(HOUR).await?;
+    let again = stage.claim_one("q").await?;
+    ensure_eq!(S4, "attempts", (again.id, again.attempts), (job.id, 2));
+    Ok(())
+}
+
+async fn retry_without_a_delay_backs_off(stage: Stage) -> Outcome {
+    let backoff = Backoff::default();
+    for attempt in 1..=3 {
+        let mut delays = Vec::new();
+        for number in 0..12 {
+            let job = stage.leased(new_job(&format!("q{attempt}-{number}")).max_attempts(9)).await?;
+            let job = spend(&stage, job, attempt).await?;
+            let before = stage.now().await?;
+            stage.settle(job.receipt(), Verdict::retry("why")).await?;
+            let after = stage.now().await?;
+            let at = stage.live(job.id).await?.available_at;
+            let (shortest, longest) = backoff.bounds(attempt);
+            let allowed = time::later(before, shortest.get())..=time::later(after, longest.get());
+            ensure!(
+                S5,
+                allowed.contains(&at),
+                "attempt {attempt} is available at {at}, expected {allowed:?}"
+            );
+            delays.push(at - before);
+        }
+        delays.sort_unstable();
+        let spread = delays[11] - delays[0];
+        // The chance that 12 draws lie in a fiftieth of the jitter is below 10^-17.
+        let jitter = backoff.bounds(attempt).1.get() - backoff.bounds(attempt).0.get();
+        let wide = spread.to_std().unwrap_or_default() > jitter / 50;
+        ensure!(S5, wide, "twelve delays after attempt {attempt} lie within {spread}: no jitter");
+    }
+    Ok(())
+}
+
+/// Retries at once until the job is in this attempt.
+async fn spend(stage: &Stage, mut job: Job, attempt: u32) -> Outcome<Job> {
+    while job.attempts < attempt {
+        stage.settle(job.receipt(), Verdict::retry_after("spend", Duration::ZERO)?).await?;
+        job = stage.claim_one(job.queue.as_str()).await?;
+    }
+    Ok(job)
+}
+
+async fn backoff_grows_and_is_bounded(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(1000)).await?;
+    let mut job = spend(&stage, job, 30).await?;
+    for _ in 0..3 {
+        let before = stage.now().await?;
+        stage.settle(job.receipt(), Verdict::retry("why")).await?;
+        let after = stage.now().await?;
+        let at = stage.live(job.id).await?.available_at;
+        let allowed = time::later(before, HOUR)..=time::later(after, HOUR);
+        ensure!(
+            S5,
+            allowed.contains(&at),
+            "attempt {} is available at {at}, expected {allowed:?}",
+            job.attempts
+        );
+        stage.age(HOUR).await?;
+        job = stage.claim_one("q").await?;
+    }
+    Ok(())
+}
+
+async fn the_last_retry_is_a_dead_letter(stage: Stage) -> Outcome {
+    for verdict in [Verdict::retry("last"), Verdict::retry_after("last", HOUR)?] {
+        let job = stage.leased(new_job("q").max_attempts(2)).await?;
+        stage.settle(job.receipt(), Verdict::retry_after("first", Duration::ZERO)?).await?;
+        let job = stage.claim_one("q").await?;
+        stage.settle(job.receipt(), verdict.clone()).await?;
+        let dead = stage.finished(job.id).await?;
+        let error = Json::error("last");
+        ensure_eq!(
+            S6,
+            format!("outcome of {verdict:?}"),
+            dead.outcome,
+            End::DeadLetter { error: error.clone() }
+        );
+        ensure_eq!(S6, "last_error", dead.last_error, Some(error));
+        ensure_eq!(S6, "attempts", dead.attempts, 2);
+    }
+    let left = stage.dump().await?.jobs;
+    ensure!(S6, left.is_empty(), "both jobs are dead letters, but the queue has {left:?}");
+    Ok(())
+}
+
+async fn the_last_but_one_retry_is_not(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(2)).await?;
+    stage.settle(job.receipt(), Verdict::retry("first")).await?;
+    let state = stage.live(job.id).await?.state(stage.now().await?);
+    ensure_eq!(S6, "state after the first of two attempts", state, JobState::Retrying);
+    Ok(())
+}
+
+async fn snooze_gives_the_attempt_back(stage: Stage) -> Outcome {
+    for delay in [Duration::ZERO, 2 * HOUR] {
+        let job = rich(&stage, "q").await?;
+        let before = stage.now().await?;
+        stage.settle(job.receipt(), Verdict::snooze(delay)?).await?;
+        let after = stage.now().await?;
+        let new = stage.live(job.id).await?;
+        let expected = Job {
+            lease: None,
+            attempts: job.attempts - 1,
+            available_at: new.available_at,
+            updated_at: new.updated_at,
+            ..job.clone()
+        };
+        ensure!(S7, new == expected, "snoozing {job:?} made {new:?}");
+        let allowed = time::later(before, delay)..=time::later(after, delay);
+        let at = new.available_at;
+        ensure!(S7, allowed.contains(&at), "snoozed for {delay:?}, available at {at}, expected {allowed:?}");
+        stage.store.discard(job.id, Json::null()).await?;
+    }
+    Ok(())
+}
+
+async fn snooze_never_spends_the_budget(stage: Stage) -> Outcome {
+    let id = stage.enqueue(new_job("q").max_attempts(1)).await?;
+    for round in 0..5 {
+        let job = stage.claim_one("q").await?;
+        ensure_eq!(S7, format!("attempts in round {round}"), (job.id, job.attempts), (id, 1));
+        stage.settle(job.receipt(), Verdict::snooze(Duration::ZERO)?).await?;
+        ensure_eq!(S7, "attempts after snoozing", stage.live(id).await?.attempts, 0);
+    }
+    Ok(())
+}
+
+async fn dead_is_at_once(stage: Stage) -> Outcome {
+    let job = rich(&stage, "q").await?;
+    stage.settle(job.receipt(), Verdict::dead("hopeless")).await?;
+    let dead = stage.finished(job.id).await?;
+    let error = Json::error("hopeless");
+    ensure_eq!(S8, "outcome", dead.outcome, End::DeadLetter { error: error.clone() });
+    ensure_eq!(S8, "last_error", dead.last_error, Some(error));
+    ensure_eq!(S8, "attempts", (dead.attempts, dead.max_attempts.get()), (2, 4));
+    Ok(())
+}
+
+async fn discard_keeps_the_reason(stage: Stage) -> Outcome {
+    let job = rich(&stage, "q").await?;
+    let reason = Json::parse(r#"{"by":"customer"}"#)?;
+    stage.settle(job.receipt(), Verdict::Discard { reason: reason.clone() }).await?;
+    let gone = stage.finished(job.id).await?;
+    ensure_eq!(S9, "outcome", gone.outcome, End::Discarded { reason });
+    ensure_eq!(S9, "last_error", gone.last_error, Some(Json::error("first error")));
+    Ok(())
+}
+
+async fn a_late_verdict_counts(stage: Stage) -> Outcome {
+    let verdicts =
+        [Verdict::done(), Verdict::retry_after("late", HOUR)?, Verdict::snooze(HOUR)?, Verdict::dead("late")];
+    for verdict in verdicts {
+        let job = stage.leased(new_job("q")).await?;
+        stage.age(3 * HOUR).await?;
+        let outcome = stage.try_settle(job.receipt(), verdict.clone()).await?;
+        ensure!(
+            S10,
+            !outcome.is_lost(),
+            "nobody took the job, but the late {verdict:?} was answered {outcome:?}"
+        );
+        let reclaimed = stage.reclaim().await?;
+        ensure!(
+            S10,
+            reclaimed.is_empty(),
+            "the late {verdict:?} counted, but the job was reclaimed: {reclaimed:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn a_verdict_spends_its_receipt(stage: Stage) -> Outcome {
+    let verdicts = [
+        Verdict::done(),
+        Verdict::retry_after("again", Duration::ZERO)?,
+        Verdict::snooze(Duration::ZERO)?,
+        Verdict::dead("no"),
+        Verdict::discard("no"),
+    ];
+    for first in &verdicts {
+        let job = stage.leased(new_job("q")).await?;
+        stage.settle(job.receipt(), first.clone()).await?;
+        let before = stage.dump().await?;
+        for second in &verdicts {
+            let outcome = stage.try_settle(job.receipt(), second.clone()).await?;
+            ensure!(S11, outcome.is_lost(), "{second:?} after {first:?} was answered {outcome:?}");
+        }
+        let difference = stage.dump().await?.difference(&before);
+        ensure!(S11, difference.is_none(), "verdicts after {first:?} changed something: {difference:?}");
+        if let Some(leasehold_core::Record::Live(_)) = stage.store.get(job.id).await? {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn the_first_verdict_of_a_batch_counts(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let (snoozed, done) = (Verdict::snooze(HOUR)?, Verdict::done());
+    let outcomes = stage
+        .store
+        .settle(&[(job.receipt(), snoozed.clone()), (job.receipt(), done), (job.receipt(), snoozed)])
+        .await?;
+    let lost: Vec<_> = outcomes.iter().map(SettleOutcome::is_lost).collect();
+    ensure_eq!(S11, "lost", lost, [false, true, true]);
+    ensure_eq!(S11, "attempts", stage.live(job.id).await?.attempts, 0);
+
+    let job = stage.leased(new_job("q")).await?;
+    let outcomes = stage
+        .store
+        .settle(&[(job.receipt(), Verdict::done_with(&1)?), (job.receipt(), Verdict::done_with(&2)?)])
+        .await?;
+    let lost: Vec<_> = outcomes.iter().map(SettleOutcome::is_lost).collect();
+    ensure_eq!(S11, "lost", lost, [false, true]);
+    ensure_eq!(S11, "result", *stage.finished(job.id).await?.outcome.document(), Json::new(&1)?);
+    Ok(())
+}
+
+async fn a_finished_job_has_one_full_row(stage: Stage) -> Outcome {
+    let verdicts = [Verdict::done(), Verdict::dead("no"), Verdict::discard("no"), Verdict::retry("no")];
+    for (number, verdict) in verdicts.into_iter().enumerate() {
+        let mut job = rich(&stage, "q").await?;
+        if number == 3 {
+            job = spend(&stage, job, 4).await?;
+        }
+        let before = stage.now().await?;
+        stage.settle(job.receipt(), verdict.clone()).await?;
+        let after = stage.now().await?;
+        let rows = stage.dump().await?.history;
+        ensure_eq!(S12, format!("history rows after {verdict:?}"), rows.len(), number + 1);
+        let row = stage.finished(job.id).await?;
+        let expected = FinishedJob {
+            id: job.id,
+            queue: job.queue,
+            kind: job.kind,
+            priority: 3,
+            unique_key: job.unique_key,
+            payload: job.payload,
+            headers: job.headers,
+            attempts: job.attempts,
+            max_attempts: job.max_attempts,
+            epoch: job.epoch,
+            outcome: row.outcome.clone(),
+            last_error: row.last_error.clone(),
+            processed_by: Some(WorkerId::new("suite")?),
+            created_at: job.created_at,
+            started_at: job.first_leased_at,
+            finished_at: row.finished_at,
+        };
+        ensure!(S12, row == expected, "{verdict:?} left {row:?}, expected {expected:?}");
+        let at = row.finished_at;
+        ensure!(S12, (before..=after).contains(&at), "finished_at is {at}, expected {before} to {after}");
+    }
+    Ok(())
+}
+
+async fn anybody_with_the_receipt_may_settle(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let job = stage.leased(new_job("q")).await?;
+    let receipt: Receipt = job.receipt().to_string().parse()?;
+    let extended = other.heartbeat(&[receipt], lease_for(2 * HOUR)?).await?;
+    let outcomes = other.settle(&[(receipt, Verdict::done())]).await?;
+    let accepted = outcomes.len() == 1 && !outcomes[0].is_lost();
+    ensure!(S13, accepted, "a receipt that was written down and read again: {extended:?}, {outcomes:?}");
+    Ok(())
+}
+
+async fn ack_and_nack_are_the_named_forms(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let settled = stage.store.ack(&job.receipt(), Json::new("ok")?).await?;
+    ensure_eq!(S3, "fate", settled.fate(), Fate::Completed);
+    let End::Completed { result } = stage.finished(job.id).await?.outcome else {
+        ensure!(S3, false, "ack did not complete the job");
+        return Ok(());
+    };
+    ensure_eq!(S3, "result", result, Json::new("ok")?);
+    let again = stage.store.ack(&job.receipt(), Json::null()).await;
+    ensure!(
+        S3,
+        again.as_ref().is_err_and(leasehold_core::StoreError::is_lease_lost),
+        "a second ack: {again:?}"
+    );
+
+    let job = stage.leased(new_job("q")).await?;
+    let settled = stage.store.nack(&job.receipt(), Json::error("why")).await?;
+    ensure!(
+        S5,
+        matches!(settled.fate(), Fate::Retrying { .. }),
+        "the fate of a nack is {:?}",
+        settled.fate()
+    );
+    let stored = stage.live(job.id).await?;
+    ensure_eq!(S5, "last_error", stored.last_error, Some(Json::error("why")));
+    ensure_eq!(S5, "state", stored.state(stage.now().await?), JobState::Retrying);
+    let again = stage.store.nack(&job.receipt(), Json::null()).await;
+    ensure!(
+        S5,
+        again.as_ref().is_err_and(leasehold_core::StoreError::is_lease_lost),
+        "a second nack: {again:?}"
+    );
+    Ok(())
+}
+
+async fn the_fate_is_told(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 5).await?;
+    let last = stage.enqueue(new_job("q").max_attempts(1)).await?;
+    let jobs = stage.claim("q", BatchSize::MAX.get()).await?;
+    ensure_eq!(S1, "leased", ids(&jobs).last().copied(), Some(last));
+    let verdicts = [
+        Verdict::done(),
+        Verdict::retry("again"),
+        Verdict::snooze(HOUR)?,
+        Verdict::dead("no"),
+        Verdict::discard("no"),
+        Verdict::retry("last"),
+    ];
+    let items: Vec<_> = jobs.iter().zip(verdicts).map(|(job, verdict)| (job.receipt(), verdict)).collect();
+    let outcomes = stage.store.settle(&items).await?;
+    let fates: Vec<_> =
+        outcomes.into_iter().filter_map(SettleOutcome::settled).map(|settled| settled.fate()).collect();
+    let expected = [
+        Fate::Completed,
+        Fate::Retrying { available_at: stage.live(jobs[1].id).await?.available_at },
+        Fate::Snoozed { available_at: stage.live(jobs[2].id).await?.available_at },
+        Fate::DeadLettered,
+        Fate::Discarded,
+        Fate::DeadLettered,
+    ];
+    ensure_eq!(S1, "fates", fates, expected);
+    Ok(())
+}

@@ -1,0 +1,379 @@
+//! Operations on the caller's own transaction.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    FinishedJob, IdempotencyKey, Job, Json, NewJobBuilder, Record, Schedule, StoreError, Verdict,
+};
+
+use crate::check::checks;
+use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::stage::{HOUR, Stage, new_job};
+
+checks! { "transaction":
+    enqueued_once_committed [T1] needs Transactions;
+    enqueued_not_after_rollback [T1] needs Transactions;
+    duplicates_are_seen_in_a_transaction [T1] needs Transactions;
+    settled_once_committed [T2] needs Transactions;
+    every_verdict_is_undone_by_rollback [T2] needs Transactions;
+    a_retry_by_receipt_after_rollback_counts [T2] needs Transactions;
+    a_stale_receipt_is_an_error [T3] needs Transactions;
+    a_receipt_is_spent_within_the_transaction [T3] needs Transactions;
+    outside_a_transaction_is_refused [T4] needs Transactions;
+    once_is_true_once [T5] needs Transactions;
+    an_expected_outcome_spoils_nothing [T6] needs Transactions;
+    a_dropped_transaction_leaves_nothing [T8] needs Transactions;
+    every_verdict_does_what_it_does_outside [T9] needs Transactions;
+    a_late_verdict_counts_in_a_transaction [T9] needs Transactions;
+    a_key_that_the_transaction_frees_can_be_taken_by_it [T1] needs Transactions;
+}
+
+fn verdicts() -> Outcome<Vec<Verdict>> {
+    Ok(vec![
+        Verdict::done_with("result")?,
+        Verdict::retry_after("again", 2 * HOUR)?,
+        Verdict::snooze(2 * HOUR)?,
+        Verdict::dead("no"),
+        Verdict::discard("no"),
+    ])
+}
+
+async fn enqueued_once_committed(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let mut transaction = stage.begin().await?;
+    transaction.write("order 1").await?;
+    let jobs =
+        [new_job("q").payload(&1).unique_key("k").build()?, new_job("q").payload(&2).delay(HOUR).build()?];
+    let answers = transaction.enqueue_in(&jobs).await?;
+    ensure_eq!(
+        T1,
+        "answers",
+        answers.iter().map(|answer| answer.deduplicated).collect::<Vec<_>>(),
+        [false, false]
+    );
+    for answer in &answers {
+        let early = other.get(answer.id).await?;
+        ensure!(T1, early.is_none(), "before the commit another handle sees {early:?}");
+    }
+    transaction.commit().await?;
+    for (answer, new) in answers.iter().zip(&jobs) {
+        let Some(Record::Live(job)) = other.get(answer.id).await? else {
+            ensure!(T1, false, "job {} was committed but is not there", answer.id);
+            return Ok(());
+        };
+        ensure_eq!(T1, "payload", job.payload, *new.payload());
+        ensure_eq!(T1, "unique key", job.unique_key.as_ref(), new.unique_key());
+    }
+    ensure_eq!(T1, "leased", stage.claim("q", 10).await?.len(), 1);
+    ensure_eq!(T1, "ledger", stage.ledger().await?, ["order 1"]);
+    Ok(())
+}
+
+async fn enqueued_not_after_rollback(stage: Stage) -> Outcome {
+    let before = stage.dump().await?;
+    let mut transaction = stage.begin().await?;
+    transaction.write("order 1").await?;
+    let answers = transaction.enqueue_in(&[new_job("q").unique_key("k").build()?]).await?;
+    transaction.rollback().await?;
+    let left = stage.store.get(answers[0].id).await?;
+    ensure!(T1, left.is_none(), "rolled back, but there is {left:?}");
+    let difference = stage.dump().await?.difference(&before);
+    ensure!(T1, difference.is_none(), "a rollback left {difference:?}");
+    let left = stage.ledger().await?;
+    ensure!(T1, left.is_empty(), "rolled back, but the ledger has {left:?}");
+    let again = stage.store.enqueue(&[new_job("q").unique_key("k").build()?]).await?;
+    ensure!(T1, !again[0].deduplicated, "a key of a rolled back job is taken: {again:?}");
+    ensure!(
+        T1,
+        again[0].id != answers[0].id || stage.dump().await?.jobs.len() == 1,
+        "the id was given twice"
+    );
+    Ok(())
+}
+
+async fn duplicates_are_seen_in_a_transaction(stage: Stage) -> Outcome {
+    let live = stage.enqueue(new_job("q").unique_key("k")).await?;
+    let mut transaction = stage.begin().await?;
+    let keyed = |key: &str| new_job("q").unique_key(key).build();
+    let answers = transaction.enqueue_in(&[keyed("k")?, keyed("new")?, keyed("new")?]).await?;
+    let again = transaction.enqueue_in(&[keyed("new")?]).await?;
+    ensure!(
+        T1,
+        answers[0].deduplicated && answers[0].id == live,
+        "a duplicate of job {live} was answered {answers:?}"
+    );
+    ensure!(T1, !answers[1].deduplicated, "a new key was answered {answers:?}");
+    let same = answers[2].deduplicated && again[0].deduplicated && again[0].id == answers[1].id;
+    ensure!(
+        T1,
+        same && answers[2].id == answers[1].id,
+        "duplicates inside the transaction: {answers:?}, {again:?}"
+    );
+    transaction.commit().await?;
+    ensure_eq!(T1, "jobs", stage.dump().await?.jobs.len(), 2);
+    Ok(())
+}
+
+async fn settled_once_committed(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    for verdict in verdicts()? {
+        let job = stage.leased(new_job("q")).await?;
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect").await?;
+        let settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        ensure_eq!(T2, "receipt of the proof", settled.receipt(), job.receipt());
+        let early = other.get(job.id).await?;
+        let expected = Some(Record::Live(job.clone()));
+        ensure!(T2, early == expected, "{verdict:?} before the commit: another handle sees {early:?}");
+        transaction.commit().await?;
+        let after = stage.record(job.id).await?;
+        let changed = match &after {
+            Record::Live(job) => job.lease.is_none(),
+            Record::Finished(_) => true,
+        };
+        ensure!(T2, changed, "{verdict:?} was committed, but the job is {after:?}");
+        let again = stage.try_settle(job.receipt(), Verdict::done()).await?;
+        ensure!(T2, again.is_lost(), "{verdict:?} was committed, then the receipt was answered {again:?}");
+    }
+    ensure_eq!(T2, "ledger", stage.ledger().await?.len(), 5);
+    Ok(())
+}
+
+async fn every_verdict_is_undone_by_rollback(stage: Stage) -> Outcome {
+    for verdict in verdicts()? {
+        let job = stage.leased(new_job("q").max_attempts(1)).await?;
+        let before = stage.dump().await?;
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect").await?;
+        let _rolled_back = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        transaction.rollback().await?;
+        let difference = stage.dump().await?.difference(&before);
+        ensure!(T2, difference.is_none(), "{verdict:?} was rolled back, but left {difference:?}");
+        stage.settle(job.receipt(), Verdict::done()).await?;
+    }
+    let left = stage.ledger().await?;
+    ensure!(T2, left.is_empty(), "every transaction was rolled back, but the ledger has {left:?}");
+    Ok(())
+}
+
+async fn a_retry_by_receipt_after_rollback_counts(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let mut transaction = stage.begin().await?;
+    let _rolled_back = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+    transaction.rollback().await?;
+    let status = stage.store.receipts(&[job.receipt()]).await?;
+    let held = matches!(status[..], [leasehold_core::ReceiptStatus::Held { .. }]);
+    ensure!(T2, held, "after the rollback the receipt is {status:?}");
+    stage.settle(job.receipt(), Verdict::retry_after("rolled back", Duration::ZERO)?).await?;
+    ensure_eq!(T2, "attempts of the next lease", stage.claim_one("q").await?.attempts, 2);
+    Ok(())
+}
+
+async fn a_stale_receipt_is_an_error(stage: Stage) -> Outcome {
+    let stale = stage.leased(new_job("q")).await?;
+    stage.store.retry_later(stale.id, Schedule::Now).await?;
+    let holder = stage.claim_one("q").await?;
+    let before = stage.dump().await?;
+    for verdict in verdicts()? {
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect of a worker that lost its lease").await?;
+        let answer = transaction.settle_in(&stale.receipt(), verdict.clone()).await;
+        let lost = answer.as_ref().is_err_and(StoreError::is_lease_lost);
+        ensure!(T3, lost, "{verdict:?} with a stale receipt was answered {answer:?}");
+        transaction.rollback().await?;
+    }
+    let difference = stage.dump().await?.difference(&before);
+    ensure!(T3, difference.is_none(), "a stale receipt changed something: {difference:?}");
+    let left = stage.ledger().await?;
+    ensure!(T3, left.is_empty(), "the ledger has {left:?}");
+    stage.settle(holder.receipt(), Verdict::done()).await
+}
+
+async fn a_receipt_is_spent_within_the_transaction(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let mut transaction = stage.begin().await?;
+    let _first = transaction.settle_in(&job.receipt(), Verdict::snooze(HOUR)?).await?;
+    let second = transaction.settle_in(&job.receipt(), Verdict::done()).await;
+    let lost = second.as_ref().is_err_and(StoreError::is_lease_lost);
+    ensure!(T3, lost, "a second verdict in one transaction was answered {second:?}");
+    transaction.commit().await?;
+    ensure_eq!(T3, "attempts", stage.live(job.id).await?.attempts, 0);
+    Ok(())
+}
+
+async fn outside_a_transaction_is_refused(stage: Stage) -> Outcome {
+    let Some(mut connection) = stage.no_transaction().await? else { return Ok(()) };
+    let job = stage.leased(new_job("q")).await?;
+    let before = stage.dump().await?;
+    for verdict in verdicts()? {
+        let answer = connection.settle_in(&job.receipt(), verdict).await;
+        let refused = matches!(answer, Err(StoreError::NoTransaction { .. }));
+        ensure!(T4, refused, "settle_in outside a transaction was answered {answer:?}");
+    }
+    let difference = stage.dump().await?.difference(&before);
+    ensure!(T4, difference.is_none(), "settle_in outside a transaction changed {difference:?}");
+    Ok(())
+}
+
+async fn once_is_true_once(stage: Stage) -> Outcome {
+    let key = IdempotencyKey::new("charge order 1")?;
+    let other = IdempotencyKey::new("Charge order 1")?;
+    let mut transaction = stage.begin().await?;
+    let answers = [transaction.once_in(&key).await?, transaction.once_in(&key).await?];
+    ensure_eq!(T5, "first and second call in a transaction", answers, [true, false]);
+    transaction.rollback().await?;
+
+    let mut transaction = stage.begin().await?;
+    ensure_eq!(T5, "after a rollback", transaction.once_in(&key).await?, true);
+    transaction.commit().await?;
+
+    for _ in 0..2 {
+        let mut transaction = stage.begin().await?;
+        ensure_eq!(T5, "after a commit", transaction.once_in(&key).await?, false);
+        ensure_eq!(T5, "another key", transaction.once_in(&other).await?, true);
+        transaction.rollback().await?;
+    }
+    Ok(())
+}
+
+async fn an_expected_outcome_spoils_nothing(stage: Stage) -> Outcome {
+    let key = IdempotencyKey::new("once")?;
+    let mut transaction = stage.begin().await?;
+    transaction.once_in(&key).await?;
+    transaction.commit().await?;
+    let duplicate = stage.enqueue(new_job("dup").unique_key("k")).await?;
+    let stale = stage.leased(new_job("q")).await?;
+    stage.settle(stale.receipt(), Verdict::release()).await?;
+    let good = stage.claim_one("q").await?;
+
+    let mut transaction = stage.begin().await?;
+    transaction.write("first").await?;
+    ensure_eq!(T6, "once", transaction.once_in(&key).await?, false);
+    let answers = transaction.enqueue_in(&[new_job("dup").unique_key("k").build()?]).await?;
+    ensure_eq!(T6, "duplicate", answers[0].id, duplicate);
+    let lost = transaction.settle_in(&stale.receipt(), Verdict::done()).await;
+    ensure!(T6, lost.is_err(), "a stale receipt was answered {lost:?}");
+    transaction.write("second").await?;
+    let more = transaction.enqueue_in(&[new_job("more").build()?]).await?;
+    let _settled = transaction.settle_in(&good.receipt(), Verdict::done()).await?;
+    if let Err(error) = transaction.commit().await {
+        ensure!(T6, false, "after expected outcomes the commit failed: {error}");
+    }
+    ensure_eq!(T6, "ledger", stage.ledger().await?, ["first", "second"]);
+    ensure_eq!(T6, "enqueued", stage.live(more[0].id).await?.queue.as_str(), "more");
+    stage.finished(good.id).await?;
+    Ok(())
+}
+
+async fn a_dropped_transaction_leaves_nothing(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let before = stage.dump().await?;
+    for _ in 0..3 {
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect").await?;
+        let _dropped = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+        transaction.enqueue_in(&[new_job("q").unique_key("k").build()?]).await?;
+        transaction.once_in(&IdempotencyKey::new("once")?).await?;
+        drop(transaction);
+    }
+    // A lock that is left behind would stop these for ever; the suite's time limit would say so.
+    let answers = stage
+        .store
+        .enqueue(&[new_job("other").unique_key("k").build()?, new_job("q").unique_key("k").build()?])
+        .await?;
+    ensure!(
+        T8,
+        answers.iter().all(|answer| !answer.deduplicated),
+        "keys of a dropped transaction: {answers:?}"
+    );
+    for answer in answers {
+        stage.store.discard(answer.id, Json::null()).await?;
+    }
+    let dump = stage.dump().await?;
+    ensure!(T8, dump.jobs == before.jobs, "a dropped transaction left {:?}", dump.difference(&before));
+    let mut transaction = stage.begin().await?;
+    ensure_eq!(T8, "once after a drop", transaction.once_in(&IdempotencyKey::new("once")?).await?, true);
+    transaction.rollback().await?;
+    stage.settle(job.receipt(), Verdict::done()).await?;
+    let left = stage.ledger().await?;
+    ensure!(T8, left.is_empty(), "the ledger has {left:?}");
+    Ok(())
+}
+
+/// A job with something in every column, leased for the second time.
+async fn rich(stage: &Stage, queue: &str, attempts: u32) -> Outcome<Job> {
+    let new: NewJobBuilder =
+        new_job(queue).payload("p").header("h", "v").unique_key("k").priority(3).max_attempts(attempts);
+    let job = stage.leased(new).await?;
+    stage.settle(job.receipt(), Verdict::retry_after("first", Duration::ZERO)?).await?;
+    stage.claim_one(queue).await
+}
+
+async fn every_verdict_does_what_it_does_outside(stage: Stage) -> Outcome {
+    let mut all = verdicts()?;
+    all.push(Verdict::retry("backoff"));
+    for (number, verdict) in all.into_iter().enumerate() {
+        for attempts in [2, 5] {
+            let outside = rich(&stage, &format!("out-{number}-{attempts}"), attempts).await?;
+            let inside = rich(&stage, &format!("in-{number}-{attempts}"), attempts).await?;
+            stage.settle(outside.receipt(), verdict.clone()).await?;
+            let mut transaction = stage.begin().await?;
+            let settled = transaction.settle_in(&inside.receipt(), verdict.clone()).await?;
+            transaction.commit().await?;
+            let (expected, seen) = (stage.record(outside.id).await?, stage.record(inside.id).await?);
+            let (expected, seen) = (timeless(expected), timeless(seen));
+            ensure!(
+                T9,
+                seen == expected,
+                "{verdict:?} made {seen} in a transaction, {expected} outside ({settled:?})"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Everything that two jobs with the same past have in common, and times to the minute.
+fn timeless(record: Record) -> String {
+    match record {
+        Record::Live(job) => {
+            let waits = (job.available_at - job.updated_at).num_seconds() / 60;
+            let Job { attempts, max_attempts, lease, epoch, last_error, payload, headers, priority, .. } =
+                job;
+            format!(
+                "{attempts} {max_attempts} {lease:?} {epoch} {last_error:?} {payload} {headers:?} {priority} {waits}"
+            )
+        }
+        Record::Finished(job) => {
+            let FinishedJob { attempts, max_attempts, epoch, outcome, last_error, processed_by, .. } = job;
+            let FinishedJob { payload, headers, priority, unique_key, .. } = job;
+            format!(
+                "{attempts} {max_attempts} {epoch} {outcome:?} {last_error:?} {processed_by:?} {payload} {headers:?} \
+                 {priority} {unique_key:?}"
+            )
+        }
+    }
+}
+
+async fn a_late_verdict_counts_in_a_transaction(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    stage.age(2 * HOUR).await?;
+    let mut transaction = stage.begin().await?;
+    transaction.write("late effect").await?;
+    let _settled = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+    transaction.commit().await?;
+    stage.finished(job.id).await?;
+    ensure_eq!(T9, "ledger", stage.ledger().await?, ["late effect"]);
+    Ok(())
+}
+
+async fn a_key_that_the_transaction_frees_can_be_taken_by_it(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").unique_key("k")).await?;
+    let mut transaction = stage.begin().await?;
+    let _settled = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+    let answers = transaction.enqueue_in(&[new_job("q").unique_key("k").build()?]).await?;
+    ensure!(T1, !answers[0].deduplicated, "the job with the key was finished just before: {answers:?}");
+    transaction.commit().await?;
+    stage.finished(job.id).await?;
+    stage.live(answers[0].id).await?;
+    Ok(())
+}

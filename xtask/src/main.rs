@@ -1,0 +1,72 @@
+//! The chores of this repository: `cargo xtask test`, `verify`, `fix`, `bench`.
+//!
+//! One file per command. [`step`] runs commands and shows how they go, [`metadata`] reads what Cargo knows about the
+//! workspace. Progress goes to standard error, so that what a benchmark prints on standard output stays clean.
+#![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
+
+mod bench;
+mod deny;
+mod features;
+mod fix;
+mod metadata;
+mod msrv;
+mod rules;
+mod step;
+mod test;
+mod verify;
+mod version;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::step::Outcome;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The chores of this repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every test, doctest and example program
+    Test,
+    /// Check everything, changing no source file: format, lints, docs, features, Rust version, rules, tests
+    Verify {
+        /// Leave the tests out
+        #[arg(long)]
+        no_tests: bool,
+    },
+    /// Mend what can be mended by machine: lints, then format
+    Fix,
+    /// Measure a backend
+    Bench {
+        /// Which backend
+        backend: bench::Backend,
+        /// Print the measurements as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Test => test::run(),
+        Command::Verify { no_tests } => verify::run(*no_tests),
+        Command::Fix => fix::run(),
+        Command::Bench { backend, json } => bench::run(*backend, *json),
+    }
+}
