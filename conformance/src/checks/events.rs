@@ -11,12 +11,13 @@ use leasehold_core::{
 use super::scene::{queues, within};
 use crate::check::checks;
 use crate::failure::{Outcome, Problem, ensure, ensure_eq};
-use crate::stage::{HOUR, Stage, new_job};
+use crate::stage::{HOUR, Stage, lease_for, new_job};
 
 checks! { "events":
     the_life_of_a_job_is_told_in_order [V1] needs Events;
     every_way_back_is_told [V1] needs Events;
     every_ending_is_told [V1] needs Events;
+    an_administrators_word_is_told [V1] needs Events;
     a_stale_receipt_is_told [V1] needs Events;
     a_batch_is_told_job_by_job [V1] needs Events;
     only_the_queues_asked_for_are_told [V1] needs Events;
@@ -133,13 +134,32 @@ async fn every_ending_is_told(stage: Stage) -> Outcome {
     expect_quiet(&mut events, "nothing more has happened").await
 }
 
+async fn an_administrators_word_is_told(stage: Stage) -> Outcome {
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    let id = stage.enqueue(new_job("q").delay(HOUR)).await?;
+    stage.store.retry_later(id, Schedule::after(2 * HOUR)?).await?;
+    stage.store.promote(id).await?;
+    stage.store.promote(id).await?;
+    stage.claim_one("q").await?;
+    let told = [EventKind::Enqueued, EventKind::Retried, EventKind::Retried, EventKind::Leased];
+    expect(&mut events, id, &told).await?;
+    expect_quiet(&mut events, "nothing more has happened").await
+}
+
 async fn a_stale_receipt_is_told(stage: Stage) -> Outcome {
     let job = stage.leased(new_job("q")).await?;
     stage.settle(job.receipt(), Verdict::release()).await?;
     let mut events = stage.store.subscribe(&queues("q")?).await?;
     let outcome = stage.try_settle(job.receipt(), Verdict::done()).await?;
     ensure!(V1, outcome.is_lost(), "a stale verdict was answered {outcome:?}");
-    expect(&mut events, job.id, &[EventKind::LeaseLost]).await
+    expect(&mut events, job.id, &[EventKind::LeaseLost]).await?;
+    stage.store.heartbeat(&[job.receipt()], lease_for(HOUR)?).await?;
+    expect(&mut events, job.id, &[EventKind::LeaseLost]).await?;
+    let job = stage.claim_one("q").await?;
+    expect(&mut events, job.id, &[EventKind::Leased]).await?;
+    stage.age(2 * HOUR).await?;
+    stage.store.heartbeat(&[job.receipt()], lease_for(HOUR)?).await?;
+    expect_quiet(&mut events, "the receipt is good, though the lease has passed").await
 }
 
 async fn a_batch_is_told_job_by_job(stage: Stage) -> Outcome {

@@ -1,6 +1,6 @@
 //! Rate limits.
 
-use leasehold_core::{QueuePolicy, RateLimit, Schedule, Verdict};
+use leasehold_core::{MaxAttempts, QueuePolicy, RateLimit, Schedule, Verdict};
 
 use super::scene::{SLOW, TOKEN, claim_at_once, handles, pattern, slow_rate, urgent};
 use crate::check::checks;
@@ -14,6 +14,7 @@ checks! { "rate":
     only_a_lease_takes_a_token [P3] needs RateLimit;
     the_rate_of_a_prefix_is_for_each_queue [P3] needs RateLimit;
     a_changed_rate_starts_full [P3] needs RateLimit;
+    an_unchanged_rate_keeps_its_bucket [P3] needs RateLimit;
     a_spent_rate_holds_back_no_other_queue [P13] needs RateLimit;
     racing_claims_stay_within_the_burst [P3] needs RateLimit;
 }
@@ -64,9 +65,24 @@ async fn tokens_are_not_given_back(stage: Stage) -> Outcome {
     stage.store.release(&[jobs[1].receipt()]).await?;
     stage.store.retry_later(jobs[2].id, Schedule::Now).await?;
     ensure_eq!(P3, "granted after settle, release and retry_later", granted(&stage).await?, 0);
+    Ok(())
+}
+
+async fn an_unchanged_rate_keeps_its_bucket(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 30).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted of a full bucket of 2", granted(&stage).await?, 2);
     stage.store.pause(&pattern("q")?).await?;
     stage.store.resume(&pattern("q")?).await?;
     ensure_eq!(P3, "granted after pause and resume", granted(&stage).await?, 0);
+    let max_attempts = Some(MaxAttempts::new(9)?);
+    stage.set_policy("q", QueuePolicy { max_attempts, ..slow_rate(2)? }).await?;
+    ensure_eq!(P3, "granted after another field was set", granted(&stage).await?, 0);
+    stage.set_policy("*", slow_rate(4)?).await?;
+    ensure_eq!(P3, "granted after a rate was set that holds for others", granted(&stage).await?, 0);
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    ensure_eq!(P3, "granted after that rate came to hold", granted(&stage).await?, 4);
+    ensure_eq!(P3, "granted after that", granted(&stage).await?, 0);
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_core::{BatchSize, Queues, Redrive, Schedule, Store, Verdict, Wakeups};
+use leasehold_core::{BatchSize, Json, Queues, Redrive, Schedule, Store, Verdict, Wakeups};
 
-use super::scene::{dead_letter, pattern, queues};
+use super::scene::{at_most, dead_letter, fifo, pattern, queues};
 use crate::check::checks;
 use crate::failure::{Outcome, ensure};
 use crate::stage::{HOUR, Stage, new_job};
@@ -17,6 +17,9 @@ checks! { "wake":
     an_administrators_word_wakes [W1] needs Wakeups;
     a_redriven_job_wakes [W1] needs Wakeups;
     a_resumed_queue_wakes [W1] needs Wakeups, Policies;
+    a_wider_limit_wakes [W1] needs Wakeups, ConcurrencyLimit;
+    an_ended_lease_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit;
+    an_ended_lease_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
     a_commit_wakes [W1] needs Wakeups, Transactions;
     another_handle_is_woken_too [W1] needs Wakeups;
     other_queues_do_not_wake [W2] needs Wakeups;
@@ -112,6 +115,40 @@ async fn a_resumed_queue_wakes(stage: Stage) -> Outcome {
         expect_hint(&mut hints, &format!("resume of {name}")).await?;
     }
     Ok(())
+}
+
+async fn a_wider_limit_wakes(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    stage.enqueue_many("q", 2).await?;
+    stage.claim_one("q").await?;
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    stage.set_policy("q", at_most(2)?).await?;
+    expect_hint(&mut hints, "a higher limit").await
+}
+
+async fn an_ended_lease_wakes_a_full_queue(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    expect_ends_to_wake(&stage).await
+}
+
+async fn an_ended_lease_wakes_a_fifo_queue(stage: Stage) -> Outcome {
+    stage.set_policy("q", fifo()).await?;
+    expect_ends_to_wake(&stage).await
+}
+
+/// Ends one lease after the other in a queue that has one at a time.
+async fn expect_ends_to_wake(stage: &Stage) -> Outcome {
+    stage.enqueue_many("q", 5).await?;
+    for verdict in [Verdict::done(), Verdict::dead("no"), Verdict::discard("no")] {
+        let job = stage.claim_one("q").await?;
+        let mut hints = listen(&*stage.store, &queues("q")?).await?;
+        stage.settle(job.receipt(), verdict.clone()).await?;
+        expect_hint(&mut hints, &format!("{verdict:?} freed the only place")).await?;
+    }
+    let job = stage.claim_one("q").await?;
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    stage.store.discard(job.id, Json::null()).await?;
+    expect_hint(&mut hints, "discard freed the only place").await
 }
 
 async fn a_commit_wakes(stage: Stage) -> Outcome {
