@@ -1,17 +1,20 @@
 //! Rate limits.
 
-use leasehold_core::{MaxAttempts, QueuePolicy, RateLimit, Schedule, Verdict};
+use std::time::Duration;
+
+use leasehold_core::{BatchSize, Json, MaxAttempts, Prune, QueuePolicy, RateLimit, Schedule, Verdict};
 
 use super::scene::{SLOW, TOKEN, claim_at_once, handles, pattern, slow_rate, urgent};
 use crate::check::checks;
 use crate::failure::{Outcome, ensure, ensure_eq};
-use crate::stage::{HOUR, Stage, ids, request, request_named};
+use crate::stage::{HOUR, Stage, ids, new_job, request, request_named};
 
 checks! { "rate":
     the_burst_is_granted_at_once_and_then_the_rate [P3] needs RateLimit;
     several_calls_and_handles_share_the_rate [P3] needs RateLimit;
     tokens_are_not_given_back [P3] needs RateLimit;
     only_a_lease_takes_a_token [P3] needs RateLimit;
+    a_queue_that_was_empty_keeps_its_bucket [P3] needs RateLimit;
     the_rate_of_a_prefix_is_for_each_queue [P3] needs RateLimit;
     a_changed_rate_starts_full [P3] needs RateLimit;
     an_unchanged_rate_keeps_its_bucket [P3] needs RateLimit;
@@ -98,6 +101,25 @@ async fn only_a_lease_takes_a_token(stage: Stage) -> Outcome {
         ensure_eq!(P3, "the more urgent job of another queue", ids(&jobs), [id]);
     }
     ensure_eq!(P3, "granted of a bucket from which nothing was taken", granted(&stage).await?, 3);
+    Ok(())
+}
+
+async fn a_queue_that_was_empty_keeps_its_bucket(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(3)?).await?;
+    for turn in 0..5 {
+        stage.enqueue(new_job("q")).await?;
+        let jobs = stage.claim("q", 9).await?;
+        ensure_eq!(
+            P3,
+            format!("granted in turn {turn} with a burst of 3"),
+            jobs.len(),
+            usize::from(turn < 3)
+        );
+        for job in stage.dump().await?.jobs {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+        stage.store.prune(&Prune::older_than(Duration::ZERO, BatchSize::MAX)?).await?;
+    }
     Ok(())
 }
 
