@@ -1,5 +1,6 @@
 //! The checks, by operation.
 
+mod bulk;
 mod cancel;
 mod dequeue;
 mod enqueue;
@@ -25,6 +26,7 @@ pub(crate) fn all() -> Vec<Check> {
         heartbeat::CHECKS,
         reclaim::CHECKS,
         race::CHECKS,
+        bulk::CHECKS,
         cancel::CHECKS,
         transaction::CHECKS,
         interleave::CHECKS,
