@@ -1,17 +1,38 @@
 //! The checks, by operation.
 
+mod admin;
+mod backoff;
 mod bulk;
 mod cancel;
 mod dequeue;
+mod derived;
 mod enqueue;
+mod events;
+mod explain;
+mod fifo;
 mod heartbeat;
+mod input;
 mod interleave;
+mod limits;
+mod list;
+mod next;
 mod order;
+mod page;
+mod pause;
+mod policy;
+mod prune;
 mod race;
+mod rate;
+mod receipts;
 mod reclaim;
+mod redrive;
+mod scene;
 mod settle;
 mod stale;
+mod stats;
+mod time;
 mod transaction;
+mod wake;
 
 use crate::check::Check;
 
@@ -25,6 +46,26 @@ pub(crate) fn all() -> Vec<Check> {
         stale::CHECKS,
         heartbeat::CHECKS,
         reclaim::CHECKS,
+        admin::CHECKS,
+        redrive::CHECKS,
+        list::CHECKS,
+        page::CHECKS,
+        receipts::CHECKS,
+        stats::CHECKS,
+        explain::CHECKS,
+        next::CHECKS,
+        derived::CHECKS,
+        prune::CHECKS,
+        pause::CHECKS,
+        policy::CHECKS,
+        backoff::CHECKS,
+        limits::CHECKS,
+        rate::CHECKS,
+        fifo::CHECKS,
+        input::CHECKS,
+        time::CHECKS,
+        wake::CHECKS,
+        events::CHECKS,
         race::CHECKS,
         bulk::CHECKS,
         cancel::CHECKS,

@@ -1,0 +1,232 @@
+//! Policies: kept as set, put together field by field, and obeyed.
+
+use std::time::Duration;
+
+use leasehold_core::contract::{P6, P8, P11};
+use leasehold_core::{
+    Archive, Backoff, Capabilities, ConcurrencyLimit, Delay, FinalStatus, HeartbeatOutcome, Json,
+    MaxAttempts, OnExpiry, Policies, QueueOrder, QueuePolicy, RateLimit, ReceiptStatus, Record, StoreError,
+    Verdict, time,
+};
+
+use super::scene::{fifo, holds, pattern, paused, within};
+use crate::check::checks;
+use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::stage::{HOUR, Stage, lease_for, new_job, queue, request_named};
+
+checks! { "policy":
+    policies_are_kept_as_set [P9] needs Policies;
+    a_policy_is_replaced_as_a_whole [P9] needs Policies;
+    the_nearest_policy_counts_field_by_field [P8] needs Policies;
+    no_lease_reaches_further_than_max_lease [P6] needs Policies;
+    no_heartbeat_reaches_further_than_max_lease [P6] needs Policies;
+    only_dead_letters_are_archived [P7] needs Policies;
+    what_the_backend_cannot_keep_is_refused [P11];
+}
+
+/// A policy that says something about everything that the backend can keep.
+fn full(capabilities: &Capabilities) -> Outcome<QueuePolicy> {
+    let limit = ConcurrencyLimit::new(1_000_000)?;
+    let rate = RateLimit::new(0.125, 77)?;
+    Ok(QueuePolicy {
+        paused: Some(false),
+        concurrency_limit: capabilities.concurrency_limit.then_some(limit),
+        rate: capabilities.rate_limit.then_some(rate),
+        max_lease: Some(lease_for(Duration::from_micros(1_234_567))?),
+        backoff: Some(Backoff::new(3 * HOUR, 0.3, Duration::from_micros(1), 99 * HOUR)?),
+        max_attempts: Some(MaxAttempts::new(1000)?),
+        order: capabilities.fifo.then_some(QueueOrder::Fifo),
+        retention: Some(Delay::new(36_525 * 24 * HOUR)?),
+        archive: Some(Archive::DeadOnly),
+        on_expiry: Some(OnExpiry::Backoff),
+    })
+}
+
+async fn policies_are_kept_as_set(stage: Stage) -> Outcome {
+    let full = full(&stage.store.capabilities())?;
+    let plain = QueuePolicy {
+        order: Some(QueueOrder::Priority),
+        archive: Some(Archive::All),
+        on_expiry: Some(OnExpiry::RetryNow),
+        retention: Some(Delay::ZERO),
+        ..QueuePolicy::default()
+    };
+    let set =
+        [("z", &full), ("*", &plain), ("a b'\"\\%_*", &full), ("a", &plain), ("A", &full), ("a*", &full)];
+    let mut expected = Policies::default();
+    for (name, policy) in set {
+        stage.set_policy(name, policy.clone()).await?;
+        expected.set(pattern(name)?, policy.clone());
+        ensure_eq!(P9, format!("policies after that of {name:?}"), stage.store.policies().await?, expected);
+    }
+    let other = stage.connect().await?;
+    ensure_eq!(P9, "policies seen by another handle", other.policies().await?, expected);
+    let effective = other.policy(&queue("z")?).await?;
+    ensure_eq!(P9, "what holds for z", effective, expected.effective(&queue("z")?));
+    Ok(())
+}
+
+async fn a_policy_is_replaced_as_a_whole(stage: Stage) -> Outcome {
+    let full = full(&stage.store.capabilities())?;
+    let one = QueuePolicy { max_attempts: Some(MaxAttempts::new(3)?), ..QueuePolicy::default() };
+    for name in ["q", "q*"] {
+        stage.set_policy(name, full.clone()).await?;
+        stage.set_policy(name, one.clone()).await?;
+        let seen = stage.store.policies().await?.set_for(&pattern(name)?);
+        ensure_eq!(P9, format!("policy of {name}"), seen, one);
+    }
+    stage.connect().await?.set_policy(&pattern("q")?, &QueuePolicy::default()).await?;
+    let expected = Policies::new([(pattern("q*")?, one)]);
+    ensure_eq!(P9, "policies after an empty one", stage.store.policies().await?, expected);
+    stage.set_policy("none", QueuePolicy::default()).await?;
+    ensure_eq!(P9, "policies after another empty one", stage.store.policies().await?, expected);
+    Ok(())
+}
+
+async fn the_nearest_policy_counts_field_by_field(stage: Stage) -> Outcome {
+    let attempts = |attempts| MaxAttempts::new(attempts).map(Some);
+    let set = [
+        (
+            "*",
+            QueuePolicy {
+                max_attempts: attempts(9)?,
+                max_lease: Some(lease_for(5 * HOUR)?),
+                ..QueuePolicy::default()
+            },
+        ),
+        ("game:1", QueuePolicy { max_attempts: attempts(7)?, ..QueuePolicy::default() }),
+        ("g*", QueuePolicy { max_attempts: attempts(8)?, ..QueuePolicy::default() }),
+        ("game:*", QueuePolicy { max_lease: Some(lease_for(2 * HOUR)?), ..QueuePolicy::default() }),
+        ("g_*", QueuePolicy { max_attempts: attempts(1)?, ..QueuePolicy::default() }),
+        ("GAME:1", QueuePolicy { max_attempts: attempts(1)?, ..QueuePolicy::default() }),
+    ];
+    let policies = Policies::new(
+        set.clone()
+            .into_iter()
+            .map(|(name, policy)| Ok((pattern(name)?, policy)))
+            .collect::<Outcome<Vec<_>>>()?,
+    );
+    for (name, policy) in set {
+        stage.set_policy(name, policy).await?;
+    }
+    for (name, attempts, hours) in
+        [("game:1", 7, 2), ("game:2", 8, 2), ("go", 8, 5), ("x", 9, 5), ("game:", 8, 2)]
+    {
+        let effective = stage.store.policy(&queue(name)?).await?;
+        ensure_eq!(P8, format!("what holds for {name}"), effective, policies.effective(&queue(name)?));
+        let id = stage.enqueue(new_job(name)).await?;
+        ensure_eq!(P8, format!("max_attempts in {name}"), stage.live(id).await?.max_attempts.get(), attempts);
+        let from = stage.now().await?;
+        let jobs = stage.store.dequeue(&request_named(&[name], 1)?.lease_for(6 * HOUR)?).await?;
+        let to = stage.now().await?;
+        let until =
+            jobs.first().and_then(|job| job.lease.as_ref()).map(|lease| lease.until).unwrap_or_default();
+        let bracket = (time::later(from, hours * HOUR), time::later(to, hours * HOUR));
+        within(P8, &format!("the end of a lease in {name}"), until, bracket)?;
+    }
+    Ok(())
+}
+
+async fn no_lease_reaches_further_than_max_lease(stage: Stage) -> Outcome {
+    let limits = [("short", Some(HOUR)), ("long", Some(9 * HOUR)), ("free", None)];
+    for (name, limit) in limits {
+        let max_lease = limit.map(lease_for).transpose()?;
+        stage.set_policy(name, QueuePolicy { max_lease, ..QueuePolicy::default() }).await?;
+        stage.enqueue(new_job(name)).await?;
+    }
+    let request = request_named(&["short", "long", "free"], 10)?.lease_for(3 * HOUR)?;
+    let from = stage.now().await?;
+    let jobs = stage.store.dequeue(&request).await?;
+    let to = stage.now().await?;
+    ensure_eq!(P6, "leased", jobs.len(), 3);
+    for job in jobs {
+        let length = if job.queue.as_str() == "short" { HOUR } else { 3 * HOUR };
+        let until = job.lease.as_ref().map(|lease| lease.until).unwrap_or_default();
+        let bracket = (time::later(from, length), time::later(to, length));
+        within(P6, &format!("the end of a lease in {}", job.queue), until, bracket)?;
+        ensure_eq!(P6, "the stored job", stage.live(job.id).await?, job);
+    }
+    Ok(())
+}
+
+async fn no_heartbeat_reaches_further_than_max_lease(stage: Stage) -> Outcome {
+    let free = stage.leased(new_job("free")).await?;
+    let held = stage.leased(new_job("q")).await?;
+    stage
+        .set_policy("q", QueuePolicy { max_lease: Some(lease_for(2 * HOUR)?), ..QueuePolicy::default() })
+        .await?;
+    let from = stage.now().await?;
+    let beats = stage.store.heartbeat(&[held.receipt(), free.receipt()], lease_for(9 * HOUR)?).await?;
+    let to = stage.now().await?;
+    for ((job, hours), beat) in [(&held, 2), (&free, 9)].into_iter().zip(beats) {
+        let bracket = (time::later(from, hours * HOUR), time::later(to, hours * HOUR));
+        let until = stage.live(job.id).await?.lease.map(|lease| lease.until).unwrap_or_default();
+        within(P6, &format!("the end of a heartbeat in {}", job.queue), until, bracket)?;
+        ensure_eq!(P6, "the answer", beat, HeartbeatOutcome::Extended { until });
+    }
+    let max_lease = Some(lease_for(HOUR)?);
+    stage.set_policy("free", QueuePolicy { max_lease, ..QueuePolicy::default() }).await?;
+    let before = stage.live(free.id).await?.lease.map(|lease| lease.until).unwrap_or_default();
+    let beats = stage.store.heartbeat(&[free.receipt()], lease_for(3 * HOUR)?).await?;
+    ensure_eq!(H2, "a lease from before max_lease", beats, [HeartbeatOutcome::Extended { until: before }]);
+    Ok(())
+}
+
+async fn only_dead_letters_are_archived(stage: Stage) -> Outcome {
+    stage.set_policy("q", QueuePolicy { archive: Some(Archive::DeadOnly), ..QueuePolicy::default() }).await?;
+    let endings = [
+        (Verdict::done(), None),
+        (Verdict::discard("no"), None),
+        (Verdict::dead("no"), Some(FinalStatus::DeadLetter)),
+        (Verdict::retry("last"), Some(FinalStatus::DeadLetter)),
+    ];
+    for (verdict, kept) in endings {
+        let job = stage.leased(new_job("q").max_attempts(1).unique_key("k")).await?;
+        stage.settle(job.receipt(), verdict.clone()).await?;
+        let found = stage.store.get(job.id).await?.and_then(Record::finished).map(|job| job.outcome.status());
+        ensure_eq!(P7, format!("kept after {verdict:?}"), found, kept);
+        let worth = kept.map_or(ReceiptStatus::Gone, |status| ReceiptStatus::Finished { status });
+        ensure_eq!(P7, "its receipt", stage.store.receipts(&[job.receipt()]).await?, [worth]);
+    }
+    let discarded = stage.enqueue(new_job("q")).await?;
+    stage.store.discard(discarded, Json::null()).await?;
+    ensure_eq!(P7, "kept of a job that an administrator discarded", stage.store.get(discarded).await?, None);
+    let expired = stage.leased(new_job("q").max_attempts(1)).await?;
+    stage.age(2 * HOUR).await?;
+    stage.reclaim().await?;
+    ensure_eq!(P7, "kept", stage.finished(expired.id).await?.outcome.status(), FinalStatus::DeadLetter);
+    let other = stage.leased(new_job("other")).await?;
+    stage.settle(other.receipt(), Verdict::done()).await?;
+    ensure_eq!(P7, "finished jobs kept", stage.dump().await?.history.len(), 4);
+    Ok(())
+}
+
+async fn what_the_backend_cannot_keep_is_refused(stage: Stage) -> Outcome {
+    let can = stage.store.capabilities();
+    let all = full(&Capabilities::full())?;
+    let one = QueuePolicy::default;
+    let mut refused = vec![];
+    if !can.policies {
+        refused.extend([paused(), QueuePolicy { max_attempts: all.max_attempts, ..one() }]);
+    }
+    if !can.concurrency_limit {
+        refused.push(QueuePolicy { concurrency_limit: all.concurrency_limit, ..one() });
+        refused.push(QueuePolicy { concurrency_limit: all.concurrency_limit, paused: Some(true), ..one() });
+    }
+    if !can.rate_limit {
+        refused.push(QueuePolicy { rate: all.rate, ..one() });
+    }
+    if !can.fifo {
+        refused.push(fifo());
+    }
+    stage.enqueue(new_job("q")).await?;
+    let before = stage.dump().await?;
+    for policy in refused {
+        for name in ["q", "q*"] {
+            let answer = stage.store.set_policy(&pattern(name)?, &policy).await;
+            let right = matches!(answer, Err(StoreError::Unsupported { .. }));
+            ensure!(P11, right, "{policy:?} for {name} was answered {answer:?}");
+        }
+    }
+    holds(P11, &stage, &before, "a refused policy changed something").await
+}

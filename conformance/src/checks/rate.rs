@@ -1,0 +1,181 @@
+//! Rate limits.
+
+use std::time::Duration;
+
+use leasehold_core::{BatchSize, Json, MaxAttempts, Prune, QueuePolicy, RateLimit, Schedule, Verdict};
+
+use super::scene::{SLOW, TOKEN, claim_at_once, handles, pattern, slow_rate, urgent};
+use crate::check::checks;
+use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::stage::{HOUR, Stage, ids, new_job, request, request_named};
+
+checks! { "rate":
+    the_burst_is_granted_at_once_and_then_the_rate [P3] needs RateLimit;
+    several_calls_and_handles_share_the_rate [P3] needs RateLimit;
+    tokens_are_not_given_back [P3] needs RateLimit;
+    only_a_lease_takes_a_token [P3] needs RateLimit;
+    a_queue_that_was_empty_keeps_its_bucket [P3] needs RateLimit;
+    the_rate_of_a_prefix_is_for_each_queue [P3] needs RateLimit;
+    a_changed_rate_starts_full [P3] needs RateLimit;
+    an_unchanged_rate_keeps_its_bucket [P3] needs RateLimit;
+    a_spent_rate_holds_back_no_other_queue [P13] needs RateLimit;
+    racing_claims_stay_within_the_burst [P3] needs RateLimit;
+}
+
+/// Leases as many as the rate allows.
+async fn granted(stage: &Stage) -> Outcome<usize> {
+    Ok(stage.claim("q", 99).await?.len())
+}
+
+async fn the_burst_is_granted_at_once_and_then_the_rate(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(5)?).await?;
+    stage.enqueue_many("q", 60).await?;
+    ensure_eq!(P3, "granted of a full bucket of 5", granted(&stage).await?, 5);
+    ensure_eq!(P3, "granted of an empty bucket", granted(&stage).await?, 0);
+    // 3.6 tokens an hour, of which the broken one is kept.
+    for (hours, expected) in [(1, 3), (1, 4), (1, 3), (9, 5), (99, 5)] {
+        stage.age(hours * HOUR).await?;
+        ensure_eq!(P3, format!("granted after {hours} hours more"), granted(&stage).await?, expected);
+        ensure_eq!(P3, "granted after that", granted(&stage).await?, 0);
+    }
+    stage.age(TOKEN).await?;
+    ensure_eq!(P3, "granted after the time of one token", granted(&stage).await?, 1);
+    Ok(())
+}
+
+async fn several_calls_and_handles_share_the_rate(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(4)?).await?;
+    let other = stage.connect().await?;
+    let waiting = stage.enqueue_many("q", 9).await?;
+    ensure_eq!(P3, "the first lease", stage.claim_one("q").await?.id, waiting[0]);
+    ensure_eq!(P3, "the second", ids(&other.dequeue(&request("q", 1)?).await?), waiting[1..2]);
+    let rest = other.dequeue(&request("q*", 9)?).await?;
+    ensure_eq!(P3, "leased over a prefix with two tokens left", ids(&rest), waiting[2..4]);
+    for store in [&stage.store, &other, &stage.connect().await?] {
+        for selection in ["q", "*"] {
+            ensure_eq!(P3, "leased without a token", store.dequeue(&request(selection, 9)?).await?, []);
+        }
+    }
+    Ok(())
+}
+
+async fn tokens_are_not_given_back(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(3)?).await?;
+    stage.enqueue_many("q", 9).await?;
+    let jobs = stage.claim("q", 3).await?;
+    ensure_eq!(P3, "granted of a full bucket of 3", jobs.len(), 3);
+    stage.settle(jobs[0].receipt(), Verdict::done()).await?;
+    stage.store.release(&[jobs[1].receipt()]).await?;
+    stage.store.retry_later(jobs[2].id, Schedule::Now).await?;
+    ensure_eq!(P3, "granted after settle, release and retry_later", granted(&stage).await?, 0);
+    Ok(())
+}
+
+async fn an_unchanged_rate_keeps_its_bucket(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 30).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted of a full bucket of 2", granted(&stage).await?, 2);
+    stage.store.pause(&pattern("q")?).await?;
+    stage.store.resume(&pattern("q")?).await?;
+    ensure_eq!(P3, "granted after pause and resume", granted(&stage).await?, 0);
+    let max_attempts = Some(MaxAttempts::new(9)?);
+    stage.set_policy("q", QueuePolicy { max_attempts, ..slow_rate(2)? }).await?;
+    ensure_eq!(P3, "granted after another field was set", granted(&stage).await?, 0);
+    stage.set_policy("*", slow_rate(4)?).await?;
+    ensure_eq!(P3, "granted after a rate was set that holds for others", granted(&stage).await?, 0);
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    ensure_eq!(P3, "granted after that rate came to hold", granted(&stage).await?, 4);
+    ensure_eq!(P3, "granted after that", granted(&stage).await?, 0);
+    Ok(())
+}
+
+async fn only_a_lease_takes_a_token(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(3)?).await?;
+    let open = urgent(&stage, "open", 5).await?;
+    for _ in 0..5 {
+        ensure_eq!(P3, "leased of an empty queue", stage.claim("q", 9).await?, []);
+    }
+    stage.enqueue_many("q", 9).await?;
+    for id in open {
+        let jobs = stage.store.dequeue(&request_named(&["open", "q"], 1)?).await?;
+        ensure_eq!(P3, "the more urgent job of another queue", ids(&jobs), [id]);
+    }
+    ensure_eq!(P3, "granted of a bucket from which nothing was taken", granted(&stage).await?, 3);
+    Ok(())
+}
+
+async fn a_queue_that_was_empty_keeps_its_bucket(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(3)?).await?;
+    for turn in 0..5 {
+        stage.enqueue(new_job("q")).await?;
+        let jobs = stage.claim("q", 9).await?;
+        ensure_eq!(
+            P3,
+            format!("granted in turn {turn} with a burst of 3"),
+            jobs.len(),
+            usize::from(turn < 3)
+        );
+        for job in stage.dump().await?.jobs {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+        stage.store.prune(&Prune::older_than(Duration::ZERO, BatchSize::MAX)?).await?;
+    }
+    Ok(())
+}
+
+async fn the_rate_of_a_prefix_is_for_each_queue(stage: Stage) -> Outcome {
+    stage.set_policy("g:*", slow_rate(2)?).await?;
+    for name in ["g:1", "g:2", "h"] {
+        stage.enqueue_many(name, 4).await?;
+    }
+    let jobs = stage.store.dequeue(&request_named(&["g:1", "h"], 99)?).await?;
+    ensure_eq!(P3, "leased from g:1 with a burst of 2 and from h", jobs.len(), 6);
+    let jobs = stage.claim("g:*", 99).await?;
+    let names: Vec<_> = jobs.iter().map(|job| job.queue.as_str()).collect();
+    ensure_eq!(P3, "leased over the prefix after that", names, ["g:2", "g:2"]);
+    Ok(())
+}
+
+async fn a_changed_rate_starts_full(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 30).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted of a full bucket of 2", granted(&stage).await?, 2);
+    stage.set_policy("q", slow_rate(3)?).await?;
+    ensure_eq!(P3, "granted of a bucket that is now one of 3", granted(&stage).await?, 3);
+    let rate = Some(RateLimit::new(2.0 * SLOW, 3)?);
+    stage.set_policy("q", QueuePolicy { rate, ..QueuePolicy::default() }).await?;
+    ensure_eq!(P3, "granted of a bucket that is now filled faster", granted(&stage).await?, 3);
+    stage.age(TOKEN).await?;
+    ensure_eq!(P3, "granted after the time of two tokens", granted(&stage).await?, 2);
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    ensure_eq!(P3, "granted without a limit", granted(&stage).await?, 20);
+    Ok(())
+}
+
+async fn a_spent_rate_holds_back_no_other_queue(stage: Stage) -> Outcome {
+    stage.set_policy("slow", slow_rate(2)?).await?;
+    let high = urgent(&stage, "slow", 9).await?;
+    let low = stage.enqueue_many("open", 9).await?;
+    stage.claim_one("slow").await?;
+    let both = &["slow", "open"];
+    let jobs = stage.store.dequeue(&request_named(both, 3)?).await?;
+    ensure_eq!(P13, "leased of a queue with one token and another", ids(&jobs), [high[1], low[0], low[1]]);
+    let jobs = stage.store.dequeue(&request_named(both, 3)?).await?;
+    ensure_eq!(P13, "leased of a queue without a token and another", ids(&jobs), low[2..5]);
+    ensure_eq!(P13, "leased over all queues", ids(&stage.claim("*", 4).await?), low[5..]);
+    Ok(())
+}
+
+async fn racing_claims_stay_within_the_burst(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    stage.enqueue_many("q", 90).await?;
+    for round in 0..8_u32 {
+        let burst = 3 + round as usize % 2;
+        stage.set_policy("q", slow_rate(burst as u32)?).await?;
+        let granted = claim_at_once(&handles, &request("q", 2)?).await?.len();
+        ensure!(P3, granted <= burst, "round {round}: {granted} leases of a burst of {burst}");
+        let rest = stage.claim("q", 99).await?.len();
+        ensure_eq!(P3, format!("round {round}: granted in the end"), granted + rest, burst);
+    }
+    Ok(())
+}

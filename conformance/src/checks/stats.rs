@@ -1,0 +1,173 @@
+//! Queues in numbers.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use leasehold_core::{
+    FinalStatus, HistoryFilter, JobFilter, JobState, QueueName, QueueStats, Queues, Schedule, Verdict,
+};
+
+use super::scene::{dead_letter, every_state, queues};
+use crate::check::checks;
+use crate::dump::{all_history, all_jobs};
+use crate::failure::{Outcome, ensure_eq};
+use crate::stage::{HOUR, Stage, new_job};
+
+checks! { "stats":
+    jobs_are_counted_by_their_state [Q1, Q2];
+    counts_follow_the_clock [Q1];
+    the_oldest_ready_job_is_told [Q2];
+    dead_letters_and_attempts_are_counted [Q2];
+    queues_are_answered_as_asked_for [Q3];
+}
+
+async fn jobs_are_counted_by_their_state(stage: Stage) -> Outcome {
+    every_state(&stage, ["a", "b", "ab"]).await?;
+    stage.enqueue_many("a", 2).await?;
+    stage.enqueue(new_job("a").delay(HOUR)).await?;
+    stage.enqueue(new_job("b").delay(HOUR)).await?;
+    stage.enqueue(new_job("b").delay(HOUR)).await?;
+    for error in ["one", "two"] {
+        dead_letter(&stage, new_job("dead"), error).await?;
+    }
+    let selections = [
+        Queues::all(),
+        queues("a*")?,
+        queues("b")?,
+        Queues::named(["ab", "dead", "none"])?,
+        queues("none*")?,
+    ];
+    for selection in selections {
+        let seen = tidy(stage.store.stats(&selection).await?);
+        let recount = recount(&stage, &selection).await?;
+        ensure_eq!(Q1, format!("stats of {selection:?}"), seen, recount);
+    }
+    let a = one(&stage, "a").await?;
+    let counted = JobState::ALL.map(|state| a.count(state));
+    ensure_eq!(Q1, format!("jobs of queue a by {:?}", JobState::ALL), counted, [1, 1, 1, 2, 1, 3]);
+    ensure_eq!(Q1, "live jobs of queue a", a.live(), 9);
+    Ok(())
+}
+
+/// The same rows by counting every job.
+async fn recount(stage: &Stage, selection: &Queues) -> Outcome<Vec<QueueStats>> {
+    let now = stage.now().await?;
+    let mut rows = BTreeMap::new();
+    if let Queues::Named(names) = selection {
+        names.iter().for_each(|name| _ = row(&mut rows, name));
+    }
+    let filter = JobFilter { queues: selection.clone(), ..JobFilter::default() };
+    for job in all_jobs(&*stage.store, filter).await? {
+        let row = row(&mut rows, &job.queue);
+        *row.states.entry(job.state(now)).or_default() += 1;
+        *row.attempts.entry(job.attempts).or_default() += 1;
+        if job.state(now) == JobState::Ready {
+            row.oldest_ready_at = row.oldest_ready_at.into_iter().chain([job.available_at]).min();
+        }
+    }
+    let statuses = vec![FinalStatus::DeadLetter];
+    let filter = HistoryFilter { queues: selection.clone(), statuses, ..HistoryFilter::default() };
+    for job in all_history(&*stage.store, filter).await? {
+        row(&mut rows, &job.queue).dead_letters += 1;
+    }
+    Ok(rows.into_values().collect())
+}
+
+fn row<'a>(rows: &'a mut BTreeMap<QueueName, QueueStats>, queue: &QueueName) -> &'a mut QueueStats {
+    rows.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue.clone()))
+}
+
+/// Without the zeros, which may stand there or not.
+pub(super) fn tidy(mut rows: Vec<QueueStats>) -> Vec<QueueStats> {
+    for row in &mut rows {
+        row.states.retain(|_, count| *count > 0);
+        row.attempts.retain(|_, count| *count > 0);
+    }
+    rows
+}
+
+async fn one(stage: &Stage, queue: &str) -> Outcome<QueueStats> {
+    let mut rows = tidy(stage.store.stats(&queues(queue)?).await?);
+    ensure_eq!(Q3, format!("rows for the queue {queue}"), rows.len(), 1);
+    Ok(rows.remove(0))
+}
+
+async fn counts_follow_the_clock(stage: Stage) -> Outcome {
+    every_state(&stage, ["q"]).await?;
+    // The lease ends after 1 hour, the retry after 5, the schedule after 6.
+    for (hours, expected) in [(2, [0, 2, 1, 1, 1, 1]), (3, [0, 2, 1, 1, 0, 2]), (1, [0, 2, 1, 0, 0, 3])] {
+        stage.age(hours * HOUR).await?;
+        let row = one(&stage, "q").await?;
+        let counted = JobState::ALL.map(|state| row.count(state));
+        ensure_eq!(Q1, format!("after {hours} more hours, jobs by {:?}", JobState::ALL), counted, expected);
+    }
+    Ok(())
+}
+
+async fn the_oldest_ready_job_is_told(stage: Stage) -> Outcome {
+    ensure_eq!(Q2, "oldest Ready of nothing", oldest(&stage).await?, None);
+    let scheduled = stage.enqueue(new_job("q").delay(HOUR)).await?;
+    let running = stage.leased(new_job("q")).await?;
+    ensure_eq!(Q2, "oldest Ready where none is", oldest(&stage).await?, None);
+    let young = stage.enqueue(new_job("q").priority(9)).await?;
+    let expected = Some(stage.live(young).await?.available_at);
+    ensure_eq!(Q2, "oldest Ready of one", oldest(&stage).await?, expected);
+    stage.age(3 * HOUR).await?;
+    let [young, timed] = [stage.live(young).await?, stage.live(scheduled).await?].map(|job| job.available_at);
+    ensure_eq!(Q2, "oldest Ready of two", oldest(&stage).await?, Some(young.min(timed)));
+    stage.store.retry_later(running.id, Schedule::Now).await?;
+    ensure_eq!(Q2, "oldest Ready of three", oldest(&stage).await?, Some(young.min(timed)));
+    let first = stage.claim_one("q").await?;
+    ensure_eq!(Q2, "leased first", first.priority, 9);
+    ensure_eq!(Q2, "oldest Ready of those left", oldest(&stage).await?, Some(timed));
+    Ok(())
+}
+
+async fn oldest(stage: &Stage) -> Outcome<Option<DateTime<Utc>>> {
+    Ok(one(stage, "q").await?.oldest_ready_at)
+}
+
+async fn dead_letters_and_attempts_are_counted(stage: Stage) -> Outcome {
+    for verdict in [Verdict::done(), Verdict::discard("no"), Verdict::dead("no"), Verdict::retry("no")] {
+        let job = stage.leased(new_job("q").max_attempts(1)).await?;
+        stage.settle(job.receipt(), verdict).await?;
+    }
+    for spent in [0, 1, 1, 3] {
+        let id = stage.enqueue(new_job("q")).await?;
+        for _ in 0..spent {
+            let job = stage.claim_one("q").await?;
+            ensure_eq!(Q2, "leased", job.id, id);
+            stage.store.retry_later(id, Schedule::Now).await?;
+        }
+        stage.store.retry_later(id, Schedule::after(HOUR)?).await?;
+    }
+    stage.leased(new_job("q")).await?;
+    let row = one(&stage, "q").await?;
+    ensure_eq!(Q2, "dead letters", row.dead_letters, 2);
+    ensure_eq!(Q2, "jobs by attempts", row.attempts, BTreeMap::from([(0, 1), (1, 3), (3, 1)]));
+    Ok(())
+}
+
+async fn queues_are_answered_as_asked_for(stage: Stage) -> Outcome {
+    stage.enqueue(new_job("game:2")).await?;
+    stage.enqueue(new_job("game:10").delay(HOUR)).await?;
+    stage.enqueue(new_job("Game:1")).await?;
+    dead_letter(&stage, new_job("game:dead"), "no").await?;
+    let done = stage.leased(new_job("game:done")).await?;
+    stage.settle(done.receipt(), Verdict::done()).await?;
+    let expected = [
+        (queues("game:*")?, vec!["game:10", "game:2", "game:dead"]),
+        (Queues::all(), vec!["Game:1", "game:10", "game:2", "game:dead"]),
+        (queues("none*")?, vec![]),
+        (queues("game:done")?, vec!["game:done"]),
+        (Queues::named(["z", "game:2", "game", "Z"])?, vec!["Z", "game", "game:2", "z"]),
+    ];
+    for (selection, wanted) in expected {
+        let rows = stage.store.stats(&selection).await?;
+        let names: Vec<_> = rows.iter().map(|row| row.queue.as_str()).collect();
+        ensure_eq!(Q3, format!("queues answered for {selection:?}"), names, wanted);
+    }
+    let empty = QueueStats::empty(QueueName::new("none")?);
+    ensure_eq!(Q3, "a queue that has nothing", one(&stage, "none").await?, empty);
+    Ok(())
+}
