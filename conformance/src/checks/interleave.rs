@@ -26,6 +26,8 @@ checks! { "interleave":
     a_committed_winner_leaves_one_job [T1, E5] needs Transactions;
     two_transactions_with_one_once [T5] needs Transactions;
     racing_transactions_write_once [T7] needs Transactions;
+    a_claim_does_not_see_an_uncommitted_job [T1] needs Transactions;
+    a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
 }
 
 /// How long to wait for one that may be waiting for us.
@@ -310,5 +312,58 @@ async fn settle_rest(stage: &Stage, queue: &str) -> Outcome {
             "nobody settled {job:?}, but its receipt is stale"
         );
     }
+    Ok(())
+}
+
+async fn a_claim_does_not_see_an_uncommitted_job(stage: Stage) -> Outcome {
+    for commit in [true, false] {
+        let stage = stage.fresh().await?;
+        let mut transaction = stage.begin().await?;
+        transaction.enqueue_in(&[new_job("q").build()?, new_job("q").unique_key("k").build()?]).await?;
+        let store = stage.connect().await?;
+        let other = start(async move {
+            let leased = store.dequeue(&request("q", 10)?).await?.len();
+            let live =
+                store.stats(&leasehold_core::Queues::all()).await?.iter().map(|row| row.live()).sum::<u64>();
+            Ok((leased, live))
+        })
+        .await;
+        // One that waits for us sees what we have done; one that does not sees nothing.
+        let waited = matches!(other, Started::Waiting(_));
+        if commit {
+            transaction.commit().await?;
+        } else {
+            transaction.rollback().await?;
+        }
+        let (leased, live) = other.finish().await?;
+        let nothing = leased == 0 && live == 0;
+        ensure!(
+            T1,
+            nothing || (waited && commit),
+            "of an open transaction another leased {leased} and saw {live} jobs"
+        );
+        let count = stage.dump().await?.jobs.len();
+        ensure_eq!(T1, "jobs in the end", count, if commit { 2 } else { 0 });
+    }
+    Ok(())
+}
+
+async fn a_transaction_goes_by_the_time_of_each_call(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let snoozed = stage.leased(new_job("q")).await?;
+    let mut transaction = stage.begin().await?;
+    transaction.write("the transaction has begun").await?;
+    // A clock that stands still while a transaction is open would now be behind.
+    let after_begin = stage.now().await?;
+    let answers = transaction.enqueue_in(&[new_job("q").build()?]).await?;
+    let _settled = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+    let _snoozed = transaction.settle_in(&snoozed.receipt(), Verdict::snooze(Duration::ZERO)?).await?;
+    transaction.commit().await?;
+    let created = stage.live(answers[0].id).await?.created_at;
+    ensure!(C4, created >= after_begin, "enqueued after {after_begin}, created at {created}");
+    let finished = stage.finished(job.id).await?.finished_at;
+    ensure!(C4, finished >= after_begin, "settled after {after_begin}, finished at {finished}");
+    let available = stage.live(snoozed.id).await?.available_at;
+    ensure!(C4, available >= after_begin, "snoozed after {after_begin}, available at {available}");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod backoff;
+mod bulk;
 mod cancel;
 mod dequeue;
 mod derived;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Check> {
         wake::CHECKS,
         events::CHECKS,
         race::CHECKS,
+        bulk::CHECKS,
         cancel::CHECKS,
         transaction::CHECKS,
         interleave::CHECKS,

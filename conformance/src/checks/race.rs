@@ -32,6 +32,7 @@ checks! { "race":
     an_observer_sees_every_job_in_one_place [C1];
     a_storm_loses_nothing [C1, D2];
     handles_opened_at_once_see_the_same_jobs [C5];
+    batches_in_opposite_orders_do_not_hinder_each_other [C1, E5];
 }
 
 /// Few rounds are always played; more while the budget lasts.
@@ -477,6 +478,50 @@ async fn handles_opened_at_once_see_the_same_jobs(stage: Stage) -> Outcome {
     for store in stores {
         let jobs = all_jobs(&*store, JobFilter::default()).await?;
         ensure!(C5, jobs.len() == 10, "ten handles enqueued one job each, one of them sees {}", jobs.len());
+    }
+    Ok(())
+}
+
+async fn batches_in_opposite_orders_do_not_hinder_each_other(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 6).await?;
+    let mut rounds = Rounds::new();
+    while let Some(round) = rounds.next() {
+        let queue = format!("q{round}");
+        let ids = stage.enqueue_many(&queue, 12).await?;
+        let leased = stage.claim(&queue, 12).await?;
+        ensure_eq!(D13, "leased", leased.len(), ids.len());
+        let receipts: Vec<_> = leased.iter().map(Job::receipt).collect();
+        // A deadlock is the store's own business: it must not come out as an error.
+        at_once(&handles, |index, store| {
+            let (mut receipts, queue) = (receipts.clone(), queue.clone());
+            if index % 2 == 0 {
+                receipts.reverse();
+            }
+            async move {
+                match index / 2 {
+                    0 => {
+                        let items: Vec<_> =
+                            receipts.iter().map(|receipt| (*receipt, Verdict::done())).collect();
+                        store.settle(&items).await?;
+                    }
+                    1 => {
+                        store.heartbeat(&receipts, lease_for(2 * HOUR)?).await?;
+                    }
+                    _ => {
+                        let keys = receipts.iter().map(|receipt| receipt.job.to_string());
+                        let jobs = keys.map(|key| new_job(&queue).unique_key(key).build());
+                        store.enqueue(&jobs.collect::<Result<Vec<_>, _>>()?).await?;
+                    }
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        for id in ids {
+            stage.finished(id).await?;
+        }
+        let filter = JobFilter { queues: queue.as_str().try_into()?, ..JobFilter::default() };
+        ensure_eq!(E5, format!("round {round}: live jobs"), all_jobs(&*stage.store, filter).await?.len(), 12);
     }
     Ok(())
 }
