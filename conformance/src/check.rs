@@ -58,8 +58,11 @@ impl Check {
         if let Some(need) = self.needs.iter().find(|need| !need.is_met(&capabilities)) {
             return Outcome::NotApplicable { reason: need.reason().to_owned() };
         }
-        match (self.body)(stage).await {
+        let played = (self.body)(stage.clone()).await;
+        let cleared = stage.destroy().await;
+        match played.and(cleared) {
             Ok(()) => Outcome::Passed,
+            Err(Problem::NotApplicable(reason)) => Outcome::NotApplicable { reason: reason.to_owned() },
             Err(problem) => self.failed(problem),
         }
     }
@@ -96,6 +99,10 @@ pub enum Need {
     Wakeups,
     /// [`Capabilities::events`]
     Events,
+    /// [`Capabilities::atomic_batches`]
+    AtomicBatches,
+    /// [`Capabilities::concurrent_writers`]
+    ConcurrentWriters,
 }
 
 impl Need {
@@ -108,6 +115,8 @@ impl Need {
             Self::Fifo => capabilities.fifo,
             Self::Wakeups => capabilities.wakeups,
             Self::Events => capabilities.events,
+            Self::AtomicBatches => capabilities.atomic_batches,
+            Self::ConcurrentWriters => capabilities.concurrent_writers,
         }
     }
 
@@ -120,6 +129,8 @@ impl Need {
             Self::Fifo => "the backend keeps no Fifo order",
             Self::Wakeups => "the backend gives no wake-ups",
             Self::Events => "the backend tells no events",
+            Self::AtomicBatches => "the backend does not accept batches over several queues in one step",
+            Self::ConcurrentWriters => "an open transaction of the backend holds up all other writers",
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) enum Problem {
     Store(StoreError),
     /// The harness gave an error.
     Harness(BoxError),
+    /// The check cannot be made on this backend.
+    NotApplicable(&'static str),
 }
 
 /// What a check answers.
@@ -51,13 +53,15 @@ impl Problem {
         let (clause, observed) = match self {
             Self::Broken(clause, observed) => (clause, observed),
             Self::Store(error) => (first, format!("unexpected error: {}", chain(&error))),
-            Self::Harness(error) => {
-                let promised = "a working harness".to_owned();
-                return Failure { clause: None, promised, observed: chain(&*error), check };
-            }
+            Self::Harness(error) => return harness_failure(chain(&*error), check),
+            Self::NotApplicable(reason) => return harness_failure(reason.to_owned(), check),
         };
         Failure { clause: Some(clause.id), promised: clause.promise.to_owned(), observed, check }
     }
+}
+
+fn harness_failure(observed: String, check: &'static str) -> Failure {
+    Failure { clause: None, promised: "a working harness".to_owned(), observed, check }
 }
 
 impl From<StoreError> for Problem {

@@ -22,6 +22,11 @@ pub trait Harness: Send + Sync + 'static {
     /// Makes a database that is empty and that nobody else has.
     async fn create(&self) -> Result<Self::Database, BoxError>;
 
+    /// Clears a database away after its check. Handles on it may still be open.
+    async fn destroy(&self, _database: &Self::Database) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// Opens one more handle on the database, as one more process would: nothing is shared with the other handles but
     /// what the database itself holds.
     async fn connect(&self, database: &Self::Database) -> Result<Arc<dyn Store>, BoxError>;
@@ -52,6 +57,51 @@ pub trait Harness: Send + Sync + 'static {
     /// How many random sequences the model-based check tries. More where a store is fast.
     fn model_cases(&self) -> u32 {
         64
+    }
+}
+
+/// A harness can be shared, so that [`run`](crate::run) takes any.
+#[async_trait]
+impl<H: Harness> Harness for Arc<H> {
+    type Database = H::Database;
+
+    fn name(&self) -> &str {
+        H::name(self)
+    }
+
+    async fn create(&self) -> Result<Self::Database, BoxError> {
+        H::create(self).await
+    }
+
+    async fn destroy(&self, database: &Self::Database) -> Result<(), BoxError> {
+        H::destroy(self, database).await
+    }
+
+    async fn connect(&self, database: &Self::Database) -> Result<Arc<dyn Store>, BoxError> {
+        H::connect(self, database).await
+    }
+
+    async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError> {
+        H::age(self, database, by).await
+    }
+
+    async fn begin(&self, database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        H::begin(self, database).await
+    }
+
+    async fn no_transaction(
+        &self,
+        database: &Self::Database,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        H::no_transaction(self, database).await
+    }
+
+    async fn ledger(&self, database: &Self::Database) -> Result<Vec<String>, BoxError> {
+        H::ledger(self, database).await
+    }
+
+    fn model_cases(&self) -> u32 {
+        H::model_cases(self)
     }
 }
 

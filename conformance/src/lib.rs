@@ -86,7 +86,7 @@ pub fn main<H: Harness>(harness: H) {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Runs the suite and reports on every check.
+/// Runs the suite and reports on every check. A harness that is not `Clone` can be given in an [`Arc`].
 pub fn run<H: Harness + Clone>(harness: &H) -> Report {
     run_checks(harness, |_| true)
 }

@@ -36,6 +36,11 @@ impl Stage {
         self.site.fresh().await
     }
 
+    /// Clears the database away.
+    pub(crate) async fn destroy(&self) -> Outcome {
+        self.site.destroy().await
+    }
+
     /// One more handle, as one more process has it.
     pub(crate) async fn connect(&self) -> Outcome<Arc<dyn Store>> {
         self.site.connect().await
@@ -201,6 +206,7 @@ fn gone(id: JobId) -> Problem {
 #[async_trait]
 trait Site: Send + Sync {
     async fn fresh(&self) -> Outcome<Stage>;
+    async fn destroy(&self) -> Outcome;
     async fn connect(&self) -> Outcome<Arc<dyn Store>>;
     async fn age(&self, by: Duration) -> Outcome;
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
@@ -218,6 +224,10 @@ struct Played<H: Harness> {
 impl<H: Harness> Site for Played<H> {
     async fn fresh(&self) -> Outcome<Stage> {
         Stage::new(Arc::clone(&self.harness)).await
+    }
+
+    async fn destroy(&self) -> Outcome {
+        Ok(self.harness.destroy(&self.database).await?)
     }
 
     async fn connect(&self) -> Outcome<Arc<dyn Store>> {

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold_core::contract::{P12, S5};
-use leasehold_core::{
-    Backoff, FinalStatus, Json, OnExpiry, QueuePolicy, ReclaimFate, Reclaimed, Verdict, time,
-};
+use leasehold_core::{Backoff, FinalStatus, Json, OnExpiry, QueuePolicy, ReclaimFate, Verdict, time};
 
 use super::scene::within;
 use crate::check::checks;
@@ -93,7 +91,8 @@ async fn an_expired_job_waits_as_the_backoff_says(stage: Stage) -> Outcome {
         )?;
         within(P12, "available_at in a queue that retries now", now, (from, to))?;
         let told = [(id, at), (other.id, now)]
-            .map(|(id, available_at)| Reclaimed { id, fate: ReclaimFate::Requeued { available_at } });
+            .map(|(id, available_at)| (id, ReclaimFate::Requeued { available_at }));
+        let reclaimed: Vec<_> = reclaimed.iter().map(|reclaimed| (reclaimed.id, reclaimed.fate)).collect();
         ensure_eq!(P12, "reclaimed", reclaimed, told);
         ensure_eq!(P12, "leased at once", stage.claim("q", 1).await?, []);
         stage.store.discard(other.id, Json::null()).await?;

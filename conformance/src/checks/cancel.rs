@@ -17,6 +17,7 @@ use crate::stage::{HOUR, Stage, lease_for, new_job, queue, request};
 
 checks! { "cancel":
     enqueue_is_all_or_nothing [C2, E1];
+    enqueue_over_several_queues_is_all_or_nothing [C2, E1] needs AtomicBatches;
     dequeue_leases_whole_jobs [C2];
     settle_moves_whole_jobs [C2, C1];
     settle_of_a_batch_moves_whole_jobs [C2, C1];
@@ -77,6 +78,22 @@ async fn enqueue_is_all_or_nothing(stage: Stage) -> Outcome {
         let again = stage.store.enqueue(&jobs).await?;
         let fresh = again.iter().filter(|answer| !answer.deduplicated).count();
         ensure!(C2, fresh == 0 || fresh == 3, "enqueued again after {polls} polls: {again:?}");
+        answer.is_some()
+    })
+}
+
+async fn enqueue_over_several_queues_is_all_or_nothing(stage: Stage) -> Outcome {
+    at_every_await_point!(stage, polls, {
+        let queues = [format!("a{polls}"), format!("b{polls}"), format!("c{polls}")];
+        let jobs = queues.iter().map(|name| new_job(name).build()).collect::<Result<Vec<_>, _>>()?;
+        let answer = cancelled_after(stage.store.enqueue(&jobs), polls).await;
+        let names = leasehold_core::Queues::named(queues.iter().map(String::as_str))?;
+        let there = all_jobs(&*stage.store, JobFilter { queues: names, ..JobFilter::default() }).await?.len();
+        ensure!(
+            E1,
+            there == 0 || there == 3,
+            "dropped after {polls} polls, {there} of a batch of 3 are there"
+        );
         answer.is_some()
     })
 }
@@ -313,7 +330,7 @@ async fn transactions_leave_nothing(stage: Stage) -> Outcome {
             let mut transaction = stage.begin().await?;
             transaction.write("effect").await?;
             transaction.enqueue_in(&new).await?;
-            let _dropped = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
+            let _dropped = transaction.settle_in(&job.receipt(), Verdict::done_with("dropped")?).await?;
             Outcome::Ok(transaction)
         };
         let answer = match cancelled_after(work, polls).await {
@@ -325,9 +342,9 @@ async fn transactions_leave_nothing(stage: Stage) -> Outcome {
             None => false,
         };
         untouched_or_finished(&stage, &job, polls).await?;
-        let finished = stage.finished(job.id).await?;
-        // `untouched_or_finished` has settled it with `null`; the dropped verdict would have been first.
-        ensure_eq!(T8, "processed by", finished.processed_by.is_some(), true);
+        // `untouched_or_finished` has settled it with `null`; a verdict that was not dropped would have been first.
+        let result = stage.finished(job.id).await?.outcome.document().clone();
+        ensure_eq!(T8, format!("result after a drop at {polls} polls"), result, Json::null());
         let ledger = stage.ledger().await?;
         ensure!(T8, ledger.is_empty(), "dropped after {polls} polls, the ledger has {ledger:?}");
         let left =

@@ -162,7 +162,7 @@ fn clause_of(explanation: &Explanation) -> Clause {
         Explanation::Leased { .. } | Explanation::LeaseExpired { .. } => Y2,
         Explanation::Exhausted | Explanation::Scheduled { .. } | Explanation::Retrying { .. } => Y3,
         Explanation::Paused | Explanation::ConcurrencyLimit { .. } | Explanation::RateLimit { .. } => Y4,
-        Explanation::WaitsBehind { .. } | Explanation::Next => Y5,
+        _ => Y5,
     }
 }
 
@@ -181,8 +181,8 @@ async fn next_available_at_agrees_with_the_default(stage: Stage) -> Outcome {
 async fn compare_next(stage: &Stage, plain: &Plain) -> Outcome {
     for selection in selections()? {
         let from = stage.now().await?;
-        let own = stage.store.next_available_at(&selection).await?;
-        let default = plain.next_available_at(&selection).await?;
+        let own = stage.store.next_available_at(&selection).await?.map(|next| next.at);
+        let default = plain.next_available_at(&selection).await?.map(|next| next.at);
         let to = stage.now().await?;
         let is_now = |time: Option<DateTime<Utc>>| time.is_some_and(|time| (from..=to).contains(&time));
         let agree = own == default || (is_now(own) && is_now(default));

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    BatchSize, IdempotencyKey, Job, Json, Receipt, Record, SettleOutcome, StoreError, Verdict,
+    BatchSize, HeartbeatOutcome, IdempotencyKey, Job, Json, Receipt, Record, SettleOutcome, StoreError,
+    Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -27,6 +28,7 @@ checks! { "interleave":
     two_transactions_with_one_once [T5] needs Transactions;
     racing_transactions_write_once [T7] needs Transactions;
     a_claim_does_not_see_an_uncommitted_job [T1] needs Transactions;
+    an_open_transaction_holds_up_no_other_heartbeat [H7] needs Transactions, ConcurrentWriters;
     a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
 }
 
@@ -365,5 +367,38 @@ async fn a_transaction_goes_by_the_time_of_each_call(stage: Stage) -> Outcome {
     ensure!(C4, finished >= after_begin, "settled after {after_begin}, finished at {finished}");
     let available = stage.live(snoozed.id).await?.available_at;
     ensure!(C4, available >= after_begin, "snoozed after {after_begin}, available at {available}");
+    Ok(())
+}
+
+async fn an_open_transaction_holds_up_no_other_heartbeat(stage: Stage) -> Outcome {
+    let settling_job = stage.leased(new_job("q")).await?;
+    let other_job = stage.leased(new_job("q")).await?;
+    let transaction = settling(&stage, &settling_job, "effect").await?;
+    let receipts = [settling_job.receipt(), other_job.receipt()];
+    let store = stage.connect().await?;
+    let beat = async move { Ok(store.heartbeat(&receipts, lease_for(2 * HOUR)?).await?) };
+    // No deadline for a fast store: one that waits for the transaction waits for ever, since we do not commit.
+    let answers = match start(beat).await {
+        Started::Done(answers) => answers?,
+        Started::Waiting(mut task) => match tokio::time::timeout(20 * PATIENCE, &mut task).await {
+            Ok(ended) => ended.map_err(|error| Problem::Harness(error.into()))??,
+            Err(_) => {
+                task.abort();
+                ensure!(
+                    H7,
+                    false,
+                    "the heartbeat of two jobs waits for a transaction that settles one of them"
+                );
+                return Ok(());
+            }
+        },
+    };
+    ensure_eq!(H5, "answers", answers.len(), 2);
+    let extended = matches!(answers[1], HeartbeatOutcome::Extended { left, .. } if left == 2 * HOUR);
+    ensure!(H7, extended, "the job beside the one that is being settled was answered {:?}", answers[1]);
+    let known = matches!(answers[0], HeartbeatOutcome::Extended { .. } | HeartbeatOutcome::Pending);
+    ensure!(H7, known, "the job that is being settled was answered {:?}", answers[0]);
+    let committed = transaction.commit().await;
+    ensure!(T7, committed.is_ok(), "the heartbeat spoiled the commit: {committed:?}");
     Ok(())
 }

@@ -27,7 +27,7 @@ checks! { "limits":
 }
 
 async fn leased(stage: &Stage) -> Outcome<usize> {
-    let states = vec![JobState::Running, JobState::Expired];
+    let states = Some(vec![JobState::Running, JobState::Expired]);
     let filter = JobFilter { queues: queues("q")?, states, ..JobFilter::default() };
     Ok(all_jobs(&*stage.store, filter).await?.len())
 }

@@ -103,11 +103,11 @@ fn ordered(ids: &[JobId], direction: Direction) -> Vec<JobId> {
 async fn jobs_are_listed_by_state(stage: Stage) -> Outcome {
     let [a, b] = every_state(&stage, ["a", "b"]).await?;
     for state in JobState::ALL {
-        let filter = JobFilter { states: vec![state], ..JobFilter::default() };
+        let filter = JobFilter { states: Some(vec![state]), ..JobFilter::default() };
         let listed = listed_live(&stage, &filter).await?;
         ensure_eq!(G2, format!("{state} jobs"), listed, ordered(&[a[&state], b[&state]], filter.direction));
         for other in JobState::ALL.into_iter().filter(|other| *other != state) {
-            let states = vec![other, state];
+            let states = Some(vec![other, state]);
             let filter = JobFilter { states, queues: queues("a")?, ..JobFilter::default() };
             let listed = listed_live(&stage, &filter).await?;
             let wanted = ordered(&[a[&state], a[&other]], filter.direction);
@@ -115,7 +115,8 @@ async fn jobs_are_listed_by_state(stage: Stage) -> Outcome {
         }
     }
     stage.age(7 * HOUR).await?;
-    let filter = JobFilter { states: vec![JobState::Ready], queues: queues("a")?, ..JobFilter::default() };
+    let filter =
+        JobFilter { states: Some(vec![JobState::Ready]), queues: queues("a")?, ..JobFilter::default() };
     let ready = [JobState::Ready, JobState::Scheduled, JobState::Retrying].map(|state| a[&state]);
     let listed = listed_live(&stage, &filter).await?;
     ensure_eq!(G2, "Ready after seven hours", listed, ordered(&ready, filter.direction));
@@ -143,16 +144,16 @@ async fn finished_jobs_are_listed_by_every_filter(stage: Stage) -> Outcome {
         (HistoryFilter { queues: queues("a")?, ..any() }, vec![0, 1, 2]),
         (HistoryFilter { queues: queues("a*")?, ..any() }, vec![0, 1, 2, 3, 4, 5]),
         (HistoryFilter { kind: kind("y")?, ..any() }, vec![1, 4, 7]),
-        (HistoryFilter { statuses: vec![FinalStatus::Completed], ..any() }, vec![0, 3, 6]),
-        (HistoryFilter { statuses: vec![dead], ..any() }, vec![1, 4, 7]),
-        (HistoryFilter { statuses: vec![gone, dead], ..any() }, vec![1, 2, 4, 5, 7, 8]),
+        (HistoryFilter { statuses: Some(vec![FinalStatus::Completed]), ..any() }, vec![0, 3, 6]),
+        (HistoryFilter { statuses: Some(vec![dead]), ..any() }, vec![1, 4, 7]),
+        (HistoryFilter { statuses: Some(vec![gone, dead]), ..any() }, vec![1, 2, 4, 5, 7, 8]),
         (HistoryFilter { unique_key: key("x")?, ..any() }, vec![0, 2, 3, 5, 6, 8]),
         (
             HistoryFilter {
                 queues: queues("a*")?,
                 kind: kind("x")?,
                 unique_key: key("x")?,
-                statuses: vec![gone],
+                statuses: Some(vec![gone]),
                 ..any()
             },
             vec![2, 5],

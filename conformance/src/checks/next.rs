@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use leasehold_core::contract::{N1, N2};
-use leasehold_core::{Job, LeaseFor, QueuePolicy, Queues, Schedule, Verdict, time};
+use leasehold_core::{Job, LeaseFor, NextAvailable, QueuePolicy, Queues, Schedule, Verdict, time};
 
 use super::scene::{TOKEN, at_most, dead_letter, every_state, fifo, paused, queues, slow_rate, within};
 use crate::check::checks;
@@ -22,7 +22,17 @@ checks! { "next":
 }
 
 async fn next(stage: &Stage, selection: &str) -> Outcome<Option<DateTime<Utc>>> {
-    Ok(stage.store.next_available_at(&queues(selection)?).await?)
+    let (from, next) = (stage.now().await?, stage.store.next_available_at(&queues(selection)?).await?);
+    let to = stage.now().await?;
+    if let Some(NextAvailable { at, wait }) = next {
+        let allowed = time::between(to, at)..=time::between(from, at);
+        ensure!(
+            N1,
+            allowed.contains(&wait),
+            "next at {at} is said to be {wait:?} away, expected {allowed:?}"
+        );
+    }
+    Ok(next.map(|next| next.at))
 }
 
 fn end(job: &Job) -> Option<DateTime<Utc>> {
@@ -111,7 +121,7 @@ async fn the_soonest_of_all_queues_asked_for_counts(stage: Stage) -> Outcome {
         (named(["game:1", "other"])?, at[2]),
     ];
     for (selection, expected) in asked {
-        let seen = stage.store.next_available_at(&selection).await?;
+        let seen = stage.store.next_available_at(&selection).await?.map(|next| next.at);
         ensure_eq!(N1, format!("next of {selection:?}"), seen, expected);
     }
     Ok(())

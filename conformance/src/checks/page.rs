@@ -96,11 +96,11 @@ async fn pages_of_the_history_hold_each_job_once(stage: Stage) -> Outcome {
 async fn forget(stage: &Stage, turn: usize, id: JobId) -> Outcome {
     if turn.is_multiple_of(2) {
         let redriven =
-            stage.store.redrive(&Redrive { ids: vec![id], ..Redrive::all(BatchSize::MAX) }).await?;
+            stage.store.redrive(&Redrive { ids: Some(vec![id]), ..Redrive::all(BatchSize::MAX) }).await?;
         ensure_eq!(X1, "redriven", redriven.jobs, [id]);
     } else {
         let all = Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
-        ensure_eq!(U1, "pruned", stage.store.prune(&Prune { ids: vec![id], ..all }).await?, 1);
+        ensure_eq!(U1, "pruned", stage.store.prune(&Prune { ids: Some(vec![id]), ..all }).await?, 1);
     }
     Ok(())
 }
@@ -146,7 +146,7 @@ async fn pages_have_only_what_matches(stage: Stage) -> Outcome {
     }
     let (kind, limit) = (Some(Kind::new("x")?), BatchSize::new(2)?);
     for direction in BOTH {
-        let states = vec![JobState::Scheduled];
+        let states = Some(vec![JobState::Scheduled]);
         let filter = JobFilter { kind: kind.clone(), states, direction, limit, ..JobFilter::default() };
         expect_all(G2, &walk_jobs(&stage, filter).await?, &live, direction)?;
         let filter = HistoryFilter { kind: kind.clone(), direction, limit, ..HistoryFilter::default() };

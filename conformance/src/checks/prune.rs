@@ -72,19 +72,21 @@ async fn only_what_is_asked_for_is_forgotten(stage: Stage) -> Outcome {
     let (dead, gone) = (FinalStatus::DeadLetter, FinalStatus::Discarded);
     let by_index = |all: &[JobId], wanted: &[usize]| wanted.iter().map(|index| all[*index]).collect();
     let requests = [
-        (Prune { statuses: vec![FinalStatus::Completed], ..any()? }, vec![0, 3, 6], None),
-        (Prune { statuses: vec![dead, gone], ..any()? }, vec![1, 2, 4, 5, 7, 8], None),
+        (Prune { statuses: Some(vec![FinalStatus::Completed]), ..any()? }, vec![0, 3, 6], None),
+        (Prune { statuses: Some(vec![dead, gone]), ..any()? }, vec![1, 2, 4, 5, 7, 8], None),
         (Prune { queues: queues("a")?, ..any()? }, vec![0, 1, 2], None),
         (Prune { queues: queues("a*")?, ..any()? }, vec![0, 1, 2, 3, 4, 5], None),
         (Prune { queues: Queues::named(["A", "none"])?, ..any()? }, vec![6, 7, 8], None),
         (any()?, vec![0, 8], Some(vec![8, 0, 0])),
-        (Prune { statuses: vec![dead], queues: queues("a*")?, ..any()? }, vec![4], Some(vec![3, 4, 7])),
+        (Prune { statuses: Some(vec![dead]), queues: queues("a*")?, ..any()? }, vec![4], Some(vec![3, 4, 7])),
         (Prune { queues: queues("none")?, ..any()? }, vec![], None),
+        (any()?, vec![], Some(vec![])),
+        (Prune { statuses: Some(Vec::new()), ..any()? }, vec![], None),
     ];
     for (mut request, wanted, named) in requests {
         stage.store.prune(&any()?).await?;
         let all = nine(&stage).await?;
-        request.ids = named.map(|named| by_index(&all, &named)).unwrap_or_default();
+        request.ids = named.map(|named| by_index(&all, &named));
         let gone: Vec<JobId> = by_index(&all, &wanted);
         let mut expected = stage.dump().await?;
         expected.history.retain(|job| !gone.contains(&job.id));
@@ -99,7 +101,7 @@ async fn a_live_job_is_never_forgotten(stage: Stage) -> Outcome {
     let [jobs] = every_state(&stage, ["q"]).await?;
     stage.age(9 * HOUR).await?;
     let before = stage.dump().await?;
-    let named = Prune { ids: jobs.into_values().collect(), ..older_than(Duration::ZERO)? };
+    let named = Prune { ids: Some(jobs.into_values().collect()), ..older_than(Duration::ZERO)? };
     for request in [older_than(Duration::ZERO)?, named, Prune::by_retention(BatchSize::MAX)] {
         ensure_eq!(U1, "forgotten of live jobs", stage.store.prune(&request).await?, 0);
         holds(U1, &stage, &before, "prune touched live jobs").await?;

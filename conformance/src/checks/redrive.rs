@@ -36,8 +36,8 @@ async fn only_dead_letters_are_redriven(stage: Stage) -> Outcome {
     let before = stage.dump().await?;
     expect_redriven(&stage, &Redrive::all(BatchSize::MAX), &[]).await?;
     let mut named = Redrive::all(BatchSize::MAX);
-    named.ids = before.history.iter().map(|job| job.id).chain(live).collect();
-    named.ids.extend([0, -1, i64::MAX].map(JobId::new));
+    let unknown = [0, -1, i64::MAX].map(JobId::new);
+    named.ids = Some(before.history.iter().map(|job| job.id).chain(live).chain(unknown).collect());
     expect_redriven(&stage, &named, &[]).await?;
     holds(X1, &stage, &before, "redrive touched what is no dead letter").await?;
 
@@ -65,9 +65,13 @@ async fn only_what_is_asked_for_is_redriven(stage: Stage) -> Outcome {
         (Redrive { queues: queues("a_*")?, ..all() }, vec![5]),
         (Redrive { queues: Queues::named(["b", "ab", "none"])?, ..all() }, vec![2, 4]),
         (Redrive { kind: kind("x")?, ..all() }, vec![0, 2, 3]),
-        (Redrive { ids: vec![dead[4], dead[1], dead[1]], ..all() }, vec![1, 4]),
-        (Redrive { queues: queues("a*")?, kind: kind("x")?, ids: vec![dead[2], dead[3]], ..all() }, vec![2]),
+        (Redrive { ids: Some(vec![dead[4], dead[1], dead[1]]), ..all() }, vec![1, 4]),
+        (
+            Redrive { queues: queues("a*")?, kind: kind("x")?, ids: Some(vec![dead[2], dead[3]]), ..all() },
+            vec![2],
+        ),
         (Redrive { queues: queues("none")?, ..all() }, vec![]),
+        (Redrive { ids: Some(Vec::new()), ..all() }, vec![]),
     ];
     for (request, wanted) in requests {
         let wanted: Vec<_> = wanted.into_iter().map(|index: usize| dead[index]).collect();
@@ -99,7 +103,7 @@ async fn the_oldest_come_first_up_to_the_limit(stage: Stage) -> Outcome {
     for page in [&ids[..2], &ids[2..4]] {
         expect_redriven(&stage, &Redrive::all(two), page).await?;
     }
-    let picked = Redrive { ids: vec![ids[6], ids[5], ids[4]], ..Redrive::all(two) };
+    let picked = Redrive { ids: Some(vec![ids[6], ids[5], ids[4]]), ..Redrive::all(two) };
     expect_redriven(&stage, &picked, &ids[4..6]).await?;
     expect_redriven(&stage, &Redrive::all(two), &ids[6..]).await?;
     expect_redriven(&stage, &Redrive::all(two), &[]).await

@@ -389,6 +389,7 @@ async fn a_finished_job_has_one_full_row(stage: Stage) -> Outcome {
             epoch: job.epoch,
             outcome: row.outcome.clone(),
             last_error: row.last_error.clone(),
+            redrives: 0,
             processed_by: Some(WorkerId::new("suite")?),
             created_at: job.created_at,
             started_at: job.first_leased_at,

@@ -12,7 +12,7 @@ use leasehold_core::{
 use super::scene::{dead_letter, every_state, queues};
 use crate::check::checks;
 use crate::dump::{all_history, all_jobs};
-use crate::failure::{Outcome, ensure_eq};
+use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::stage::{HOUR, Stage, new_job};
 
 checks! { "stats":
@@ -68,7 +68,7 @@ async fn recount(stage: &Stage, selection: &Queues) -> Outcome<Vec<QueueStats>> 
             row.oldest_ready_at = row.oldest_ready_at.into_iter().chain([job.available_at]).min();
         }
     }
-    let statuses = vec![FinalStatus::DeadLetter];
+    let statuses = Some(vec![FinalStatus::DeadLetter]);
     let filter = HistoryFilter { queues: selection.clone(), statuses, ..HistoryFilter::default() };
     for job in all_history(&*stage.store, filter).await? {
         row(&mut rows, &job.queue).dead_letters += 1;
@@ -77,12 +77,13 @@ async fn recount(stage: &Stage, selection: &Queues) -> Outcome<Vec<QueueStats>> 
 }
 
 fn row<'a>(rows: &'a mut BTreeMap<QueueName, QueueStats>, queue: &QueueName) -> &'a mut QueueStats {
-    rows.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue.clone()))
+    rows.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue.clone(), DateTime::UNIX_EPOCH))
 }
 
-/// Without the zeros, which may stand there or not.
+/// Without the zeros, which may stand there or not, and without the time of asking.
 pub(super) fn tidy(mut rows: Vec<QueueStats>) -> Vec<QueueStats> {
     for row in &mut rows {
+        row.as_of = DateTime::UNIX_EPOCH;
         row.states.retain(|_, count| *count > 0);
         row.attempts.retain(|_, count| *count > 0);
     }
@@ -90,9 +91,17 @@ pub(super) fn tidy(mut rows: Vec<QueueStats>) -> Vec<QueueStats> {
 }
 
 async fn one(stage: &Stage, queue: &str) -> Outcome<QueueStats> {
-    let mut rows = tidy(stage.store.stats(&queues(queue)?).await?);
+    let from = stage.now().await?;
+    let rows = stage.store.stats(&queues(queue)?).await?;
+    let to = stage.now().await?;
     ensure_eq!(Q3, format!("rows for the queue {queue}"), rows.len(), 1);
-    Ok(rows.remove(0))
+    let as_of = rows[0].as_of;
+    ensure!(
+        C4,
+        (from..=to).contains(&as_of),
+        "stats are said to be of {as_of}, they were asked at {from} to {to}"
+    );
+    Ok(tidy(rows).remove(0))
 }
 
 async fn counts_follow_the_clock(stage: Stage) -> Outcome {
@@ -161,7 +170,7 @@ async fn what_left_the_history_is_not_counted(stage: Stage) -> Outcome {
     stage.store.discard(dead[0], Json::null()).await?;
     ensure_eq!(Q2, "dead letters after it was discarded", one(&stage, "q").await?.dead_letters, 2);
     let all = Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
-    stage.store.prune(&Prune { ids: vec![dead[1]], ..all.clone() }).await?;
+    stage.store.prune(&Prune { ids: Some(vec![dead[1]]), ..all.clone() }).await?;
     ensure_eq!(Q2, "dead letters after one of two was pruned", one(&stage, "q").await?.dead_letters, 1);
     stage.store.prune(&all).await?;
     ensure_eq!(Q3, "queues when all were pruned", stage.store.stats(&Queues::all()).await?, []);
@@ -187,7 +196,8 @@ async fn queues_are_answered_as_asked_for(stage: Stage) -> Outcome {
         let names: Vec<_> = rows.iter().map(|row| row.queue.as_str()).collect();
         ensure_eq!(Q3, format!("queues answered for {selection:?}"), names, wanted);
     }
-    let empty = QueueStats::empty(QueueName::new("none")?);
-    ensure_eq!(Q3, "a queue that has nothing", one(&stage, "none").await?, empty);
+    let none = one(&stage, "none").await?;
+    let empty = QueueStats::empty(QueueName::new("none")?, none.as_of);
+    ensure_eq!(Q3, "a queue that has nothing", none, empty);
     Ok(())
 }

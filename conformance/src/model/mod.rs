@@ -95,6 +95,6 @@ fn told(problem: Problem, sequence: &[Operation]) -> Problem {
             let observed = format!("unexpected error: {}{story}", crate::failure::chain(&error));
             Problem::Broken(leasehold_core::contract::C3, observed)
         }
-        Problem::Harness(error) => Problem::Harness(error),
+        other @ (Problem::Harness(_) | Problem::NotApplicable(_)) => other,
     }
 }

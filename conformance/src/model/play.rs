@@ -22,7 +22,7 @@ pub(super) async fn play(stage: &Stage, sequence: &[Operation]) -> Outcome {
     for operation in sequence {
         player.step(operation).await?;
     }
-    Ok(())
+    player.stage.destroy().await
 }
 
 struct Player {
@@ -125,7 +125,7 @@ impl Player {
                 self.redrive(&mut reference, &request).await?;
             }
             Operation::RedriveJob(job) => {
-                let ids = self.job(*job).into_iter().collect();
+                let ids = Some(self.job(*job).into_iter().collect());
                 self.redrive(&mut reference, &Redrive { ids, ..Redrive::all(BatchSize::MAX) }).await?;
             }
             Operation::Prune { hours, limit } => {
@@ -135,9 +135,9 @@ impl Player {
             Operation::PruneDead(queue) => {
                 let request = Prune {
                     age: PruneAge::OlderThan(Delay::ZERO),
-                    statuses: vec![FinalStatus::DeadLetter],
+                    statuses: Some(vec![FinalStatus::DeadLetter]),
                     queues: queue_name(*queue)?.into(),
-                    ids: Vec::new(),
+                    ids: None,
                     limit: BatchSize::MAX,
                 };
                 self.prune(&mut reference, &request).await?;
@@ -280,7 +280,7 @@ impl Player {
     async fn inspect(&self) -> Outcome {
         let (store, now) = (&self.stage.store, self.stage.now().await?);
         for row in store.stats(&Queues::all()).await? {
-            let mut expected = QueueStats::empty(row.queue.clone());
+            let mut expected = QueueStats::empty(row.queue.clone(), row.as_of);
             for job in self.before.jobs.iter().filter(|job| job.queue == row.queue) {
                 *expected.states.entry(job.state(now)).or_default() += 1;
             }

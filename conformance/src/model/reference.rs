@@ -252,7 +252,7 @@ impl Reference {
                 );
                 continue;
             };
-            let HeartbeatOutcome::Extended { until } = *outcome else {
+            let HeartbeatOutcome::Extended { until, .. } = *outcome else {
                 ensure!(H1, false, "the live lease {receipt} was answered {outcome:?}");
                 return Ok(());
             };
@@ -291,27 +291,21 @@ impl Reference {
     }
 
     fn take_back(&mut self, job: Job, reclaimed: &Reclaimed, after: &Dump) -> Outcome {
-        let expired = job.state(self.ended) == JobState::Expired;
         let policy = self.dump.policies.effective(&job.queue);
-        if expired && job.attempts < job.max_attempts.get() {
-            let requeued = matches!(reclaimed.fate, ReclaimFate::Requeued { .. });
-            ensure!(R2, requeued, "job {} has attempts left, its fate is {:?}", job.id, reclaimed.fate);
-            let available_at = match policy.on_expiry {
-                OnExpiry::RetryNow => self.ended,
-                OnExpiry::Backoff => self.jittered(job.id, &policy.backoff, job.attempts, after)?,
-            };
-            let last_error = Some(backend::lease_expired());
-            self.replace(Job { lease: None, available_at, last_error, updated_at: self.ended, ..job });
-            return Ok(());
+        let (id, attempts) = (job.id, job.attempts);
+        let (applied, expected) = backend::apply_reclaim(job, &policy, self.ended, 0.5);
+        let same = matches!(reclaimed.fate, ReclaimFate::Requeued { .. })
+            == matches!(expected.fate, ReclaimFate::Requeued { .. });
+        ensure!(R3, same, "job {id} was reclaimed as {:?}, expected {:?}", reclaimed.fate, expected.fate);
+        match applied {
+            Applied::Finished(row, _) => self.finish(row),
+            Applied::Live(mut job, _) => {
+                if policy.on_expiry == OnExpiry::Backoff {
+                    job.available_at = self.jittered(id, &policy.backoff, attempts, after)?;
+                }
+                self.replace(job);
+            }
         }
-        ensure_eq!(R3, format!("fate of job {}", job.id), reclaimed.fate, ReclaimFate::DeadLettered);
-        let error = match (&job.last_error, expired) {
-            (_, true) => backend::lease_expired(),
-            (Some(error), false) => error.clone(),
-            (None, false) => backend::attempts_exhausted(),
-        };
-        let row = backend::finished(job, End::DeadLetter { error }, self.ended);
-        self.finish(row);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What happened, for those who want to know.
 
 use chrono::{DateTime, Utc};
-use leasehold_core::{Event, EventKind, Events, JobId, Lagged, QueueName, Queues};
+use leasehold_core::{Event, EventKind, Events, JobId, Lagged, QueueName, Queues, backend};
 use tokio::sync::broadcast;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::BroadcastStream;
@@ -29,7 +29,7 @@ impl EventHub {
     pub(crate) fn send(&self, kind: EventKind, queue: &QueueName, job: JobId, at: DateTime<Utc>) {
         if let Some(sender) = self.0.as_ref().filter(|sender| sender.receiver_count() > 0) {
             // An error means that the last listener has just left.
-            drop(sender.send(Event { kind, queue: queue.clone(), job, at }));
+            drop(sender.send(backend::event(kind, queue.clone(), job, at)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Extending leases.
 
-use leasehold_core::time::later;
+use leasehold_core::time::{between, later};
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt};
 
 use crate::state::State;
@@ -21,7 +21,7 @@ fn extend_one(state: &mut State, receipt: &Receipt, extend: LeaseFor) -> Heartbe
     };
     let until = later(now, state.queues[slot].policy.lease_for(extend).get()); // H1, P6
     if until <= before {
-        return HeartbeatOutcome::Extended { until: before }; // H2
+        return HeartbeatOutcome::Extended { until: before, left: between(now, before) }; // H2
     }
     state.update(receipt.job, |job, _| {
         if let Some(lease) = &mut job.lease {
@@ -30,5 +30,5 @@ fn extend_one(state: &mut State, receipt: &Receipt, extend: LeaseFor) -> Heartbe
         job.updated_at = now; // H6
     });
     state.queues.touch(slot);
-    HeartbeatOutcome::Extended { until }
+    HeartbeatOutcome::Extended { until, left: between(now, until) }
 }

@@ -55,14 +55,13 @@ impl History {
 
 /// Puts dead letters back into their queues, oldest first (X1).
 pub(crate) fn redrive(state: &mut State, request: &Redrive) -> Redriven {
-    let ids: BTreeSet<JobId> = request.ids.iter().copied().collect();
-    let any =
-        Redrive { ids: Vec::new(), queues: request.queues.clone(), kind: request.kind.clone(), ..*request };
+    let ids: Option<BTreeSet<JobId>> = request.ids.as_ref().map(|ids| ids.iter().copied().collect());
+    let any = Redrive { ids: None, queues: request.queues.clone(), kind: request.kind.clone(), ..*request };
     let limit = request.limit.as_usize();
     let mut answer = Redriven::default();
     let mut last = None;
     while answer.jobs.len() < limit {
-        last = next_dead(state, &any, &ids, last);
+        last = next_dead(state, &any, ids.as_ref(), last);
         match last {
             None => break,
             Some(id) if redrive_one(state, id) => answer.jobs.push(id),
@@ -114,27 +113,28 @@ fn remove(state: &mut State, id: JobId) -> Option<FinishedJob> {
     Some(job)
 }
 
-/// The next dead letter after `last`, of `ids` if there are any. Those are looked up, not searched for.
-fn next_dead(state: &State, any: &Redrive, ids: &BTreeSet<JobId>, last: Option<JobId>) -> Option<JobId> {
-    let asked = if ids.is_empty() { &state.history.dead } else { ids };
+/// The next dead letter after `last`, of `ids` if they were named. Those are looked up, not searched for.
+fn next_dead(
+    state: &State,
+    any: &Redrive,
+    ids: Option<&BTreeSet<JobId>>,
+    last: Option<JobId>,
+) -> Option<JobId> {
+    let asked = ids.unwrap_or(&state.history.dead);
     let later = asked.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
     later.copied().find(|id| state.history.get(*id).is_some_and(|job| any.matches(job)))
 }
 
 /// The rows that a prune asks for, at most its limit. Those named by id are looked up, not searched for.
 fn prunable(state: &State, request: &Prune) -> Vec<JobId> {
-    let any = Prune {
-        ids: Vec::new(),
-        statuses: request.statuses.clone(),
-        queues: request.queues.clone(),
-        ..*request
-    };
+    let any =
+        Prune { ids: None, statuses: request.statuses.clone(), queues: request.queues.clone(), ..*request };
     let mut retentions = HashMap::new();
     let matches =
         |job: &&FinishedJob| any.matches(job, retention(state, &job.queue, &mut retentions), state.now);
     let limit = request.limit.as_usize();
-    if !request.ids.is_empty() {
-        let ids: BTreeSet<JobId> = request.ids.iter().copied().collect();
+    if let Some(ids) = &request.ids {
+        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
         let named = ids.into_iter().filter_map(|id| state.history.get(id));
         return named.filter(matches).take(limit).map(|job| job.id).collect();
     }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use leasehold_core::{
-    BatchSize, Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, QueueStats,
-    QueueUsage, Queues, Receipt, ReceiptStatus, Record, time,
+    BatchSize, Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, NextAvailable, Page, QueueName,
+    QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Record, time,
 };
 
 use crate::directory::Slot;
@@ -70,21 +69,24 @@ pub(crate) fn usage(state: &State, queue: &QueueName) -> QueueUsage {
 pub(crate) fn stats(state: &State, queues: &Queues) -> Vec<QueueStats> {
     let mut rows: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
     if let Queues::Named(names) = queues {
-        rows.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone())))); // Q3
+        rows.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone(), state.now)))); // Q3
     }
     let found = state.queues.among(queues).into_iter().map(|slot| &state.queues[slot]);
-    rows.extend(found.filter(|queue| !queue.is_empty()).map(|queue| (queue.name.clone(), queue.stats())));
+    rows.extend(
+        found.filter(|queue| !queue.is_empty()).map(|queue| (queue.name.clone(), queue.stats(state.now))),
+    );
     rows.into_values().collect()
 }
 
 /// The soonest time at which it is worth to look again (N1, N2).
-pub(crate) fn next_available_at(state: &State, queues: &Queues) -> Option<DateTime<Utc>> {
+pub(crate) fn next_available_at(state: &State, queues: &Queues) -> Option<NextAvailable> {
     let next = |slot: Slot| {
         let queue = &state.queues[slot];
         let first = queue.live.first().and_then(|id| state.jobs.get(id)).map(|row| &row.job);
         queue.next_available_at(first, state.now)
     };
-    state.queues.among(queues).into_iter().filter_map(next).min()
+    let soonest = state.queues.among(queues).into_iter().filter_map(next).min();
+    soonest.map(|at| NextAvailable::new(at, state.now))
 }
 
 /// The ids that are still to be listed.

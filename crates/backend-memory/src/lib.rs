@@ -57,9 +57,9 @@ use chrono::{DateTime, Utc};
 use leasehold_core::{
     BatchSize, Capabilities, Dequeue, EffectivePolicy, Enqueued, Events, Explanation, FinishedJob,
     HeartbeatOutcome, HistoryFilter, IdempotencyKey, Intervention, Job, JobFilter, JobId, Json, LeaseFor,
-    NewJob, Page, Policies, Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues,
-    Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Settled, Store,
-    TxStore, Verdict, Wakeups, backend,
+    NewJob, NextAvailable, Page, Policies, Prune, QueueName, QueuePattern, QueuePolicy, QueueStats,
+    QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome,
+    Settled, Store, TxStore, Verdict, Wakeups, backend,
 };
 
 pub use crate::builder::MemoryStoreBuilder;
@@ -196,12 +196,12 @@ impl Store for MemoryStore {
     }
 
     async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
-        backend::check_batch("ids", request.ids.len())?;
+        backend::check_ids(request.ids.as_deref())?;
         Ok(self.shared.run(|state| history::redrive(state, request)))
     }
 
     async fn prune(&self, request: &Prune) -> Result<u64> {
-        backend::check_batch("ids", request.ids.len())?;
+        backend::check_ids(request.ids.as_deref())?;
         Ok(self.shared.run(|state| history::prune(state, request)))
     }
 
@@ -236,7 +236,7 @@ impl Store for MemoryStore {
         Ok(self.shared.run(|state| inspect::stats(state, queues)))
     }
 
-    async fn next_available_at(&self, queues: &Queues) -> Result<Option<DateTime<Utc>>> {
+    async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {
         Ok(self.shared.run(|state| inspect::next_available_at(state, queues)))
     }
 

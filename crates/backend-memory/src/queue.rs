@@ -158,7 +158,7 @@ impl Queue {
     }
 
     /// The queue in numbers.
-    pub(crate) fn stats(&self) -> QueueStats {
+    pub(crate) fn stats(&self, now: DateTime<Utc>) -> QueueStats {
         let counts = [
             (JobState::Running, self.running.len() as u64),
             (JobState::Expired, self.expired.len() as u64),
@@ -169,6 +169,7 @@ impl Queue {
         ];
         QueueStats {
             queue: self.name.clone(),
+            as_of: now,
             states: counts.into_iter().filter(|(_, count)| *count > 0).collect(), // Q1
             oldest_ready_at: first_time(&self.ready_since),                       // Q2
             dead_letters: self.dead_letters,

@@ -1,9 +1,8 @@
 //! Taking back what dead workers have left.
 
-use leasehold_core::time::later;
-use leasehold_core::{BatchSize, EventKind, Job, JobId, OnExpiry, Outcome, ReclaimFate, Reclaimed, backend};
+use leasehold_core::backend::{self, Applied};
+use leasehold_core::{BatchSize, EventKind, JobId, Reclaimed};
 
-use crate::directory::Slot;
 use crate::state::{Row, State};
 
 /// Reclaims Expired and Exhausted jobs, those that have been so for the longest time first (R1, R5).
@@ -15,30 +14,18 @@ pub(crate) fn reclaim(state: &mut State, limit: BatchSize) -> Vec<Reclaimed> {
 
 fn reclaim_one(state: &mut State, id: JobId) -> Option<Reclaimed> {
     let Row { job, slot } = state.remove(id)?;
-    let spent = job.attempts >= job.max_attempts.get();
-    let error = match &job.lease {
-        Some(_) => backend::lease_expired(), // R3, R8
-        None => job.last_error.clone().unwrap_or_else(backend::attempts_exhausted), // R4
-    };
-    let fate = if spent {
-        state.tell(EventKind::DeadLettered, &job.queue, id);
-        state.archive(slot, backend::finished(job, Outcome::DeadLetter { error }, state.now));
-        ReclaimFate::DeadLettered
-    } else {
-        requeue(state, slot, Job { last_error: Some(error), ..job })
-    };
-    Some(Reclaimed { id, fate })
-}
-
-/// Takes the lease away and nothing else: attempts and epoch stay (R8).
-fn requeue(state: &mut State, slot: Slot, job: Job) -> ReclaimFate {
     let random = state.random();
-    let policy = state.queues[slot].policy.clone();
-    let available_at = match policy.on_expiry {
-        OnExpiry::RetryNow => state.now, // R2
-        OnExpiry::Backoff => later(state.now, policy.backoff.delay(job.attempts, random).get()), // P12
-    };
-    state.tell(EventKind::Reclaimed, &job.queue, job.id);
-    state.insert(slot, Job { lease: None, available_at, updated_at: state.now, ..job });
-    ReclaimFate::Requeued { available_at }
+    let policy = &state.queues[slot].policy;
+    let (applied, reclaimed) = backend::apply_reclaim(job, policy, state.now, random); // R2, R3, R4, R8, P12
+    match applied {
+        Applied::Live(job, _) => {
+            state.tell(EventKind::Reclaimed, &job.queue, id);
+            state.insert(slot, job);
+        }
+        Applied::Finished(job, _) => {
+            state.tell(EventKind::DeadLettered, &job.queue, id);
+            state.archive(slot, job);
+        }
+    }
+    Some(reclaimed)
 }

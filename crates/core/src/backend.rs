@@ -2,14 +2,18 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::bounded::Delay;
 use crate::capabilities::Capabilities;
 use crate::error::{Result, StoreError};
+use crate::event::{Event, EventKind};
 use crate::invalid::{Invalid, Problem};
 use crate::job::{Epoch, FinishedJob, Job, JobId, Outcome, Receipt};
 use crate::json::Json;
 use crate::limits;
+use crate::name::QueueName;
 use crate::new_job::NewJob;
-use crate::policy::{EffectivePolicy, QueueOrder, QueuePolicy};
+use crate::policy::{EffectivePolicy, OnExpiry, QueueOrder, QueuePolicy};
+use crate::request::{ReclaimFate, Reclaimed};
 use crate::verdict::{Fate, RetryAfter, SettleOutcome, Settled, Verdict};
 
 /// The proof that the verdict of `receipt` was applied. Make one only when it was.
@@ -39,6 +43,7 @@ pub fn accepted(id: JobId, new: &NewJob, policy: &EffectivePolicy, now: DateTime
         epoch: Epoch::ZERO,
         first_leased_at: None,
         last_error: None,
+        redrives: 0,
         created_at: now,
         updated_at: now,
     }
@@ -63,6 +68,7 @@ pub fn finished(job: Job, outcome: Outcome, now: DateTime<Utc>) -> FinishedJob {
         epoch: job.epoch,
         outcome,
         last_error,
+        redrives: job.redrives,
         processed_by: job.lease.map(|lease| lease.worker),
         created_at: job.created_at,
         started_at: job.first_leased_at,
@@ -87,6 +93,7 @@ pub fn redriven(dead: FinishedJob, now: DateTime<Utc>) -> Job {
         epoch: dead.epoch,
         first_leased_at: dead.started_at,
         last_error: Some(dead.outcome.document().clone()),
+        redrives: dead.redrives + 1,
         created_at: dead.created_at,
         updated_at: now,
     }
@@ -108,6 +115,19 @@ pub fn attempts_exhausted() -> Json {
 /// [`Corrupt`](StoreError::Corrupt), naming `column` and `id`.
 pub fn stored_json(text: String, column: &str, id: JobId) -> Result<Json> {
     Json::stored(text).map_err(|error| StoreError::corrupt(format!("{column} of job {id}: {error}")))
+}
+
+/// Takes a value that the database has kept, such as `stored(QueueName::new(text), "queue_name", id)?`.
+///
+/// # Errors
+/// [`Corrupt`](StoreError::Corrupt), naming `column` and `id`: it is not the caller's input that is bad.
+pub fn stored<T>(value: std::result::Result<T, Invalid>, column: &str, id: JobId) -> Result<T> {
+    value.map_err(|invalid| StoreError::corrupt(format!("{column} of job {id}: {invalid}")))
+}
+
+/// An event, for [`Store::subscribe`](crate::Store::subscribe).
+pub fn event(kind: EventKind, queue: QueueName, job: JobId, at: DateTime<Utc>) -> Event {
+    Event { kind, queue, job, at }
 }
 
 /// What [`Store::enqueue`](crate::Store::enqueue) must refuse before anything else.
@@ -167,6 +187,15 @@ pub fn check_batch(field: &'static str, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a selection of more than 10 000 ids, for [`Store::redrive`](crate::Store::redrive) and
+/// [`Store::prune`](crate::Store::prune).
+///
+/// # Errors
+/// [`Invalid`](StoreError::Invalid) with the field `ids`.
+pub fn check_ids(ids: Option<&[JobId]>) -> Result<()> {
+    check_batch("ids", ids.map_or(0, <[JobId]>::len))
+}
+
 /// Refuses a policy with a field that the backend does not promise to keep.
 ///
 /// # Errors
@@ -217,6 +246,38 @@ pub fn apply_verdict(
             Applied::Live(job, Fate::Snoozed { available_at })
         }
     }
+}
+
+/// What reclaiming makes of an Expired or Exhausted job: the pure half of [`Store::reclaim`](crate::Store::reclaim).
+///
+/// `random` in 0 to 1 is for the backoff's jitter, if the policy asks for one.
+pub fn apply_reclaim(
+    mut job: Job,
+    policy: &EffectivePolicy,
+    now: DateTime<Utc>,
+    random: f64,
+) -> (Applied, Reclaimed) {
+    let expired = job.lease.is_some();
+    let error = match (&job.last_error, expired) {
+        (_, true) => lease_expired(),
+        (Some(error), false) => error.clone(),
+        (None, false) => attempts_exhausted(),
+    };
+    if expired {
+        job.epoch = job.epoch.next();
+    }
+    if job.attempts >= job.max_attempts.get() {
+        let told = Reclaimed::new(&job, ReclaimFate::DeadLettered);
+        return (Applied::finish(job, Outcome::DeadLetter { error }, now), told);
+    }
+    let delay = match policy.on_expiry {
+        OnExpiry::RetryNow => Delay::ZERO,
+        OnExpiry::Backoff => policy.backoff.delay(job.attempts, random),
+    };
+    let available_at = crate::time::later(now, delay.get());
+    let told = Reclaimed::new(&job, ReclaimFate::Requeued { available_at });
+    let job = Job { lease: None, available_at, last_error: Some(error), updated_at: now, ..job };
+    (Applied::Live(job, Fate::Retrying { available_at }), told)
 }
 
 /// What became of a job.

@@ -37,6 +37,18 @@ impl BatchSize {
     }
 }
 
+impl fmt::Display for BatchSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<BatchSize> for u32 {
+    fn from(size: BatchSize) -> Self {
+        size.0
+    }
+}
+
 impl TryFrom<u32> for BatchSize {
     type Error = Invalid;
     fn try_from(size: u32) -> Result<Self, Invalid> {
@@ -114,6 +126,12 @@ macro_rules! bounded_duration {
             type Error = Invalid;
             fn try_from(length: Duration) -> Result<Self, Invalid> {
                 Self::new(length)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
             }
         }
 

@@ -27,6 +27,10 @@ pub struct Capabilities {
     pub wakeups: bool,
     /// Its [`subscribe`](crate::Store::subscribe) tells events.
     pub events: bool,
+    /// A batch over several queues is accepted whole or not at all, as one for a single queue always is.
+    pub atomic_batches: bool,
+    /// A transaction that is open holds up no operation on other jobs.
+    pub concurrent_writers: bool,
     /// What it has accepted survives a crash of the process.
     pub durable: bool,
     /// The largest payload, result or error that it accepts, in bytes.
@@ -44,6 +48,8 @@ impl Capabilities {
             fifo: false,
             wakeups: false,
             events: false,
+            atomic_batches: false,
+            concurrent_writers: false,
             durable: false,
             payload_limit: limits::PAYLOAD_BYTES,
         }
@@ -59,6 +65,8 @@ impl Capabilities {
             fifo: true,
             wakeups: true,
             events: true,
+            atomic_batches: true,
+            concurrent_writers: true,
             durable: true,
             payload_limit: limits::PAYLOAD_BYTES,
         }

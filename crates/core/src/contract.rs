@@ -47,7 +47,7 @@ macro_rules! clauses {
 }
 
 clauses! {
-    E1: "A batch is accepted whole or not at all."
+    E1: "A batch is accepted whole or not at all; over several queues, if the backend promises atomic batches."
     E2: "Each job of a batch gets one answer, in the order given."
     E3: "A live job with the same queue and unique key wins: its id is answered as deduplicated, and nothing of it changes."
     E4: "Of the jobs with one queue and unique key in a batch the first is accepted, and the others are answered with its id."
@@ -94,6 +94,7 @@ clauses! {
     H4: "A stale receipt is answered Lost and changes nothing at all."
     H5: "Each receipt gets one answer, in the order given, and none affects another."
     H6: "A heartbeat changes nothing of a job but the end of its lease and updated_at."
+    H7: "A job that an open transaction is about to settle holds up no other receipt of a heartbeat, if the backend promises concurrent writers."
 
     R1: "No lease is reclaimed before it has passed by the store's clock."
     R2: "A passed lease of a job with attempts left is taken away, and the job is Ready at once, with available_at now."
@@ -102,7 +103,7 @@ clauses! {
     R5: "A call takes at most as many jobs as asked for, and repeated calls get through all of them."
     R6: "However many callers race, each passed lease is reclaimed once."
     R7: "A receipt whose lease was reclaimed is stale."
-    R8: "Reclaiming changes neither attempts nor epoch, and leaves the error lease_expired as the job's last error."
+    R8: "Reclaiming changes no attempts, raises the epoch of a job that had a lease, and leaves the error lease_expired as its last error."
     R9: "The answer names each job that was reclaimed and what became of it."
 
     L1: "Release gives the attempt back, makes the job Ready now and its receipt stale; with a stale receipt it changes nothing and says so."
@@ -117,13 +118,13 @@ clauses! {
     X2: "A redriven job is Ready now under its old id, with all its attempts before it and everything that was enqueued as it was."
     X3: "A redriven job keeps its epoch, so that no old receipt is ever good again."
     X4: "A dead letter whose unique key a live job has stays where it is and is named as a conflict; it keeps no other from being redriven."
-    X5: "A redriven job leaves the history and keeps its dead letter's error as its last error."
+    X5: "A redriven job leaves the history, counts one more redrive and keeps its dead letter's error as its last error."
 
     G1: "get finds a job in the queue or in the history, and nothing for an unknown id."
     G2: "jobs lists the matching live jobs by id, each once over all pages, and no other."
     G3: "history lists the matching finished jobs by id, each once over all pages, and no other."
     G4: "stuck lists the jobs whose leases passed at least so long ago and were not reclaimed."
-    G5: "receipts tells for each receipt whether it is still good, in order: held until, finished by it, or gone."
+    G5: "receipts tells for each receipt what it is worth, in order: held until, requeued or finished by its verdict, or gone."
 
     Q1: "stats counts the live jobs of each queue by their derived state."
     Q2: "stats names the time since which the oldest Ready job is available, the dead letters and the live jobs by attempts."
@@ -168,7 +169,7 @@ clauses! {
     T1: "Jobs enqueued in a transaction exist once it has committed, and never before or otherwise."
     T2: "A verdict given in a transaction counts once it has committed, and leaves no trace otherwise."
     T3: "A stale receipt in a transaction is an error LeaseLost, so that the caller's own writes are rolled back with it."
-    T4: "A verdict outside a transaction is refused, and changes nothing."
+    T4: "An operation on a connection without an open transaction is refused, and changes nothing."
     T5: "once_in answers true to one transaction that commits, and false to every later one; a rollback forgets it."
     T6: "An expected outcome (a duplicate, a second once, a lost lease) leaves the transaction fit for use and commit."
     T7: "However transactions, verdicts and reclaims interleave, the writes of at most one transaction that settled a lease are committed, and exactly if its verdict counts."

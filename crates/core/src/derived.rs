@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use crate::backend;
 use crate::bounded::BatchSize;
 use crate::error::{Result, StoreError};
-use crate::inspect::{Explanation, QueueStats, QueueUsage};
+use crate::inspect::{Explanation, NextAvailable, QueueStats, QueueUsage};
 use crate::job::{FinalStatus, Job, JobId, Outcome, Receipt, Record};
 use crate::name::QueueName;
 use crate::policy::{EffectivePolicy, Policies, QueueOrder};
@@ -37,6 +37,7 @@ pub(crate) async fn release<S: Store + ?Sized>(
     store: &S,
     receipts: &[Receipt],
 ) -> Result<Vec<SettleOutcome>> {
+    backend::check_batch("receipts", receipts.len())?;
     let items: Vec<_> = receipts.iter().map(|receipt| (*receipt, Verdict::release())).collect();
     store.settle(&items).await
 }
@@ -60,7 +61,7 @@ pub(crate) async fn stuck<S: Store + ?Sized>(
     limit: BatchSize,
 ) -> Result<Vec<Job>> {
     let deadline = time::earlier(store.now().await?, older_than);
-    let expired = JobFilter { states: vec![JobState::Expired], ..JobFilter::default() };
+    let expired = JobFilter { states: Some(vec![JobState::Expired]), ..JobFilter::default() };
     let mut jobs = all_jobs(store, expired).await?;
     jobs.retain(|job| job.lease.as_ref().is_some_and(|lease| lease.until <= deadline));
     jobs.truncate(limit.as_usize());
@@ -68,9 +69,13 @@ pub(crate) async fn stuck<S: Store + ?Sized>(
 }
 
 pub(crate) async fn usage<S: Store + ?Sized>(store: &S, queue: &QueueName) -> Result<QueueUsage> {
+    if store.capabilities().rate_limit {
+        // Only the backend knows its tokens.
+        return Err(StoreError::unsupported("usage without a word on its tokens"));
+    }
     let leased = JobFilter {
         queues: queue.into(),
-        states: vec![JobState::Running, JobState::Expired],
+        states: Some(vec![JobState::Running, JobState::Expired]),
         ..JobFilter::default()
     };
     Ok(QueueUsage { leased: all_jobs(store, leased).await?.len() as u64, next_token_at: None })
@@ -87,10 +92,10 @@ pub(crate) async fn explain<S: Store + ?Sized>(store: &S, id: JobId) -> Result<E
         }
         Some(Record::Live(job)) => job,
     };
-    let policy = store.policy(&job.queue).await?;
-    match explain_alone(&job, &policy, store.now().await?) {
+    let (policy, now) = (store.policy(&job.queue).await?, store.now().await?);
+    match explain_alone(&job, &policy, now) {
         Some(explanation) => Ok(explanation),
-        None => explain_among_others(store, &job, &policy).await,
+        None => explain_among_others(store, &job, &policy, now).await,
     }
 }
 
@@ -116,8 +121,8 @@ async fn explain_among_others<S: Store + ?Sized>(
     store: &S,
     job: &Job,
     policy: &EffectivePolicy,
+    now: DateTime<Utc>,
 ) -> Result<Explanation> {
-    let now = store.now().await?;
     let others = JobFilter { queues: (&job.queue).into(), ..JobFilter::default() };
     let others = all_jobs(store, others).await?;
     if policy.order == QueueOrder::Fifo {
@@ -147,23 +152,25 @@ pub(crate) async fn stats<S: Store + ?Sized>(store: &S, queues: &Queues) -> Resu
     let now = store.now().await?;
     let mut rows: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
     if let Queues::Named(names) = queues {
-        rows.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone()))));
+        rows.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone(), now))));
     }
     let live = JobFilter { queues: queues.clone(), ..JobFilter::default() };
     for job in all_jobs(store, live).await? {
-        let row = rows.entry(job.queue.clone()).or_insert_with(|| QueueStats::empty(job.queue.clone()));
+        let row = rows.entry(job.queue.clone()).or_insert_with(|| QueueStats::empty(job.queue.clone(), now));
         count(row, &job, now);
     }
     let mut dead = HistoryFilter {
         queues: queues.clone(),
-        statuses: vec![FinalStatus::DeadLetter],
+        statuses: Some(vec![FinalStatus::DeadLetter]),
         limit: BatchSize::MAX,
         ..HistoryFilter::default()
     };
     loop {
         let page = store.history(&dead).await?;
         for job in page.items {
-            rows.entry(job.queue.clone()).or_insert_with(|| QueueStats::empty(job.queue)).dead_letters += 1;
+            rows.entry(job.queue.clone())
+                .or_insert_with(|| QueueStats::empty(job.queue, now))
+                .dead_letters += 1;
         }
         match page.next {
             Some(next) => dead.after = Some(next),
@@ -185,7 +192,7 @@ fn count(row: &mut QueueStats, job: &Job, now: DateTime<Utc>) {
 pub(crate) async fn next_available_at<S: Store + ?Sized>(
     store: &S,
     queues: &Queues,
-) -> Result<Option<DateTime<Utc>>> {
+) -> Result<Option<NextAvailable>> {
     let policies = store.policies().await?;
     let now = store.now().await?;
     let live = JobFilter { queues: queues.clone(), ..JobFilter::default() };
@@ -198,7 +205,7 @@ pub(crate) async fn next_available_at<S: Store + ?Sized>(
         let next = next_of_queue(store, &queue, &jobs, &policies, now).await?;
         soonest = soonest.into_iter().chain(next).min();
     }
-    Ok(soonest)
+    Ok(soonest.map(|at| NextAvailable::new(at, now)))
 }
 
 async fn next_of_queue<S: Store + ?Sized>(

@@ -59,7 +59,9 @@ pub enum StoreError {
         source: BoxError,
     },
 
-    /// The answer was lost: it was done or it was not. Neither repeat it nor give up blindly; ask by receipt.
+    /// The answer was lost: it was done or it was not. Neither repeat it nor give up blindly: of a verdict ask
+    /// [`Store::receipts`](crate::Store::receipts); an enqueue can be repeated if its jobs have unique keys; leases
+    /// that were granted to nobody come back when they have passed.
     #[error("{operation}: the answer was lost")]
     Unknown {
         /// What was asked.
@@ -122,6 +124,21 @@ impl StoreError {
     /// See [`StoreError::Corrupt`].
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }
+    }
+
+    /// See [`StoreError::NoTransaction`].
+    pub fn no_transaction(operation: &'static str) -> Self {
+        Self::NoTransaction { operation }
+    }
+
+    /// See [`StoreError::Unsupported`].
+    pub fn unsupported(feature: &'static str) -> Self {
+        Self::Unsupported { feature }
+    }
+
+    /// Whether the answer was lost, so that it is not known what was done.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown { .. })
     }
 
     /// Whether nothing was done and the same call may succeed later.

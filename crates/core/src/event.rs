@@ -1,23 +1,26 @@
 //! Hints and events: what a store says without being asked.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use chrono::{DateTime, Utc};
 use futures_core::Stream;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
 use crate::name::QueueName;
 
-/// Hints to look now. Any number of causes may come as one hint, and a hint may be lost.
+/// Hints to look now. Any number of causes may come as one hint, and a hint may be lost. The stream ends only with its
+/// store; one that had to reconnect gives a hint, since it may have missed some.
 pub type Wakeups = Pin<Box<dyn Stream<Item = ()> + Send>>;
 
 /// Events as they happen, or how many were missed.
 pub type Events = Pin<Box<dyn Stream<Item = Result<Event, Lagged>> + Send>>;
 
 /// Something that happened to a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Event {
     /// What.
     pub kind: EventKind,
@@ -30,7 +33,7 @@ pub struct Event {
 }
 
 /// What happened to a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
@@ -50,6 +53,28 @@ pub enum EventKind {
     Redriven,
     /// Somebody showed a stale receipt for it. A heartbeat for a lease that has passed but was not reclaimed is none.
     LeaseLost,
+}
+
+impl EventKind {
+    /// The name, as in metrics and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Enqueued => "enqueued",
+            Self::Leased => "leased",
+            Self::Settled => "settled",
+            Self::Retried => "retried",
+            Self::DeadLettered => "dead_lettered",
+            Self::Reclaimed => "reclaimed",
+            Self::Redriven => "redriven",
+            Self::LeaseLost => "lease_lost",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// A subscriber was too slow and missed this many events.

@@ -1,6 +1,7 @@
 //! What a store tells about its jobs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -11,9 +12,10 @@ use crate::name::{QueueName, WorkerId};
 use crate::policy::ConcurrencyLimit;
 use crate::state::JobState;
 
-/// Why a job is not running. If several reasons hold, the first in this list is told.
+/// Why a job is not running. If several reasons hold, [`Store::explain`](crate::Store::explain) says which is told.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Explanation {
     /// There is no such job: never accepted, or no longer kept.
     Unknown,
@@ -81,6 +83,22 @@ pub enum Explanation {
     Next,
 }
 
+/// When it is worth to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct NextAvailable {
+    /// By the store's clock.
+    pub at: DateTime<Utc>,
+    /// How long that is from the store's now, nothing if it is past: how long to sleep, whatever the caller's clock says.
+    pub wait: Duration,
+}
+
+impl NextAvailable {
+    /// At this time, seen from the store's `now`.
+    pub fn new(at: DateTime<Utc>, now: DateTime<Utc>) -> Self {
+        Self { at, wait: crate::time::between(now, at) }
+    }
+}
+
 /// What a queue's limits see now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct QueueUsage {
@@ -95,6 +113,8 @@ pub struct QueueUsage {
 pub struct QueueStats {
     /// Which queue.
     pub queue: QueueName,
+    /// The store's time at which this was so.
+    pub as_of: DateTime<Utc>,
     /// Its live jobs by state. A state without jobs may be missing.
     pub states: BTreeMap<JobState, u64>,
     /// Since when the oldest Ready job has been available.
@@ -106,10 +126,11 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    /// A queue with nothing in it.
-    pub fn empty(queue: QueueName) -> Self {
+    /// A queue with nothing in it, at the store's time `as_of`.
+    pub fn empty(queue: QueueName, as_of: DateTime<Utc>) -> Self {
         Self {
             queue,
+            as_of,
             states: BTreeMap::new(),
             oldest_ready_at: None,
             dead_letters: 0,
@@ -120,6 +141,11 @@ impl QueueStats {
     /// How many live jobs are in this state.
     pub fn count(&self, state: JobState) -> u64 {
         self.states.get(&state).copied().unwrap_or_default()
+    }
+
+    /// How long the oldest Ready job has been waiting.
+    pub fn oldest_ready_age(&self) -> Option<Duration> {
+        self.oldest_ready_at.map(|since| crate::time::between(since, self.as_of))
     }
 
     /// How many live jobs there are.

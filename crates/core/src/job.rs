@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,21 @@ impl JobId {
     /// The number.
     pub fn get(self) -> i64 {
         self.0
+    }
+}
+
+impl From<i64> for JobId {
+    fn from(id: i64) -> Self {
+        Self(id)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| Invalid::new("job", Problem::Malformed { expected: "a whole number" }))
     }
 }
 
@@ -138,6 +154,8 @@ pub struct Job {
     pub first_leased_at: Option<DateTime<Utc>>,
     /// What went wrong the last time.
     pub last_error: Option<Json>,
+    /// How often it was a dead letter and put back.
+    pub redrives: u32,
     /// When it was enqueued.
     pub created_at: DateTime<Utc>,
     /// When anything above last changed.
@@ -145,9 +163,15 @@ pub struct Job {
 }
 
 impl Job {
-    /// The receipt for the current lease. Good only while there is one.
+    /// The receipt for the current lease. Good only while there is one: of a job that is not leased, it is stale.
     pub fn receipt(&self) -> Receipt {
         Receipt { job: self.id, epoch: self.epoch }
+    }
+
+    /// How long the lease was granted for, of a job as [`dequeue`](crate::Store::dequeue) gave it: what a holder counts
+    /// down by its own monotonic clock, from the moment it sent the request.
+    pub fn leased_for(&self) -> Option<Duration> {
+        self.lease.as_ref().map(|lease| crate::time::between(self.updated_at, lease.until))
     }
 
     /// The state at the store's time `now`.
@@ -194,6 +218,8 @@ pub struct FinishedJob {
     pub outcome: Outcome,
     /// The error of its last failed attempt, if any failed. For a dead letter the same as the outcome's.
     pub last_error: Option<Json>,
+    /// How often it was a dead letter and put back.
+    pub redrives: u32,
     /// Who held it when it ended, if anybody did.
     pub processed_by: Option<WorkerId>,
     /// When it was enqueued.

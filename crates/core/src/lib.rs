@@ -52,7 +52,7 @@ pub use capabilities::Capabilities;
 pub use error::{BoxError, Result, StoreError};
 pub use event::{Event, EventKind, Events, Lagged, Wakeups};
 pub use headers::Headers;
-pub use inspect::{Explanation, QueueStats, QueueUsage};
+pub use inspect::{Explanation, NextAvailable, QueueStats, QueueUsage};
 pub use invalid::{Invalid, Problem};
 pub use job::{Epoch, FinalStatus, FinishedJob, Job, JobId, Lease, Outcome, Receipt, Record};
 pub use json::Json;

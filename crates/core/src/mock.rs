@@ -4,6 +4,7 @@
 //! they run on the mocked methods, as in a real store. The methods stand twice because `mock!` cannot be given them by
 //! a macro: the hygiene of `self` is in the way.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,9 +13,9 @@ use chrono::{DateTime, Utc};
 use crate::{
     BatchSize, Capabilities, Dequeue, EffectivePolicy, Enqueued, Events, Explanation, FinishedJob,
     HeartbeatOutcome, HistoryFilter, IdempotencyKey, Intervention, Job, JobFilter, JobId, LeaseFor, NewJob,
-    Page, Policies, Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt,
-    ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Settled, Store, TxStore,
-    Verdict, Wakeups,
+    NextAvailable, Page, Policies, Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage,
+    Queues, Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Settled,
+    Store, TxStore, Verdict, Wakeups,
 };
 
 mockall::mock! {
@@ -44,11 +45,12 @@ mockall::mock! {
         async fn explain(&self, id: JobId) -> Result<Explanation>;
         async fn usage(&self, queue: &QueueName) -> Result<QueueUsage>;
         async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>>;
-        async fn next_available_at(&self, queues: &Queues) -> Result<Option<DateTime<Utc>>>;
+        async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>>;
         async fn policy(&self, queue: &QueueName) -> Result<EffectivePolicy>;
         async fn pause(&self, pattern: &QueuePattern) -> Result<()>;
         async fn resume(&self, pattern: &QueuePattern) -> Result<()>;
         async fn wakeups(&self, queues: &Queues) -> Result<Wakeups>;
+        async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>>;
         async fn subscribe(&self, queues: &Queues) -> Result<Events>;
     }
 }
@@ -80,11 +82,12 @@ mockall::mock! {
         async fn explain(&self, id: JobId) -> Result<Explanation>;
         async fn usage(&self, queue: &QueueName) -> Result<QueueUsage>;
         async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>>;
-        async fn next_available_at(&self, queues: &Queues) -> Result<Option<DateTime<Utc>>>;
+        async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>>;
         async fn policy(&self, queue: &QueueName) -> Result<EffectivePolicy>;
         async fn pause(&self, pattern: &QueuePattern) -> Result<()>;
         async fn resume(&self, pattern: &QueuePattern) -> Result<()>;
         async fn wakeups(&self, queues: &Queues) -> Result<Wakeups>;
+        async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>>;
         async fn subscribe(&self, queues: &Queues) -> Result<Events>;
     }
 

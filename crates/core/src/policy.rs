@@ -25,7 +25,7 @@ use crate::time;
 /// let rooms = QueuePolicy { order: Some(QueueOrder::Fifo), ..QueuePolicy::default() };
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct QueuePolicy {
     /// Whether nothing may be leased.
     pub paused: Option<bool>,
@@ -233,6 +233,38 @@ pub enum OnExpiry {
     /// It waits as the queue's backoff says.
     Backoff,
 }
+
+/// The names by which a backend may keep these in a column.
+macro_rules! named {
+    ($type:ident, $field:literal, $expected:literal: $($variant:ident $name:literal),+) => {
+        impl $type {
+            /// The name, as a column would keep it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                match text {
+                    $($name => Ok(Self::$variant),)+
+                    _ => Err(Invalid::new($field, crate::Problem::Malformed { expected: $expected })),
+                }
+            }
+        }
+    };
+}
+
+named!(QueueOrder, "order", "priority or fifo": Priority "priority", Fifo "fifo");
+named!(Archive, "archive", "all or dead_only": All "all", DeadOnly "dead_only");
+named!(OnExpiry, "on_expiry", "retry_now or backoff": RetryNow "retry_now", Backoff "backoff");
 
 /// A policy with every question answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]

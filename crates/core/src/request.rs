@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::bounded::{BatchSize, Delay, LeaseFor};
 use crate::invalid::Invalid;
 use crate::job::{FinalStatus, FinishedJob, Job, JobId};
-use crate::name::{Kind, UniqueKey, WorkerId};
+use crate::name::{Kind, QueueName, UniqueKey, WorkerId};
 use crate::queues::Queues;
 use crate::state::JobState;
 
@@ -66,12 +66,34 @@ impl Dequeue {
 }
 
 /// One job that was reclaimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reclaimed {
     /// Which job.
     pub id: JobId,
+    /// In which queue.
+    pub queue: QueueName,
+    /// What sort of work.
+    pub kind: Kind,
+    /// Attempts spent.
+    pub attempts: u32,
+    /// Who let the lease pass; `None` if it was Exhausted.
+    pub worker: Option<WorkerId>,
     /// What became of it.
     pub fate: ReclaimFate,
+}
+
+impl Reclaimed {
+    /// What is told of `job`, as it was before it was reclaimed.
+    pub fn new(job: &Job, fate: ReclaimFate) -> Self {
+        Self {
+            id: job.id,
+            queue: job.queue.clone(),
+            kind: job.kind.clone(),
+            attempts: job.attempts,
+            worker: job.lease.as_ref().map(|lease| lease.worker.clone()),
+            fate,
+        }
+    }
 }
 
 /// What became of a reclaimed job.
@@ -108,10 +130,12 @@ pub struct JobFilter {
     pub queues: Queues,
     /// Only of this kind.
     pub kind: Option<Kind>,
-    /// Only in these states at the store's now; empty for any.
-    pub states: Vec<JobState>,
+    /// Only in these states at the store's now; `None` for any.
+    pub states: Option<Vec<JobState>>,
     /// Only with this unique key.
     pub unique_key: Option<UniqueKey>,
+    /// Only leased to this worker, whether or not the lease has passed.
+    pub worker: Option<WorkerId>,
     /// In which order of ids.
     pub direction: Direction,
     /// Only what comes after this id in that order: [`Page::next`] of the page before.
@@ -125,8 +149,9 @@ impl Default for JobFilter {
         Self {
             queues: Queues::all(),
             kind: None,
-            states: Vec::new(),
+            states: None,
             unique_key: None,
+            worker: None,
             direction: Direction::default(),
             after: None,
             limit: page_size(),
@@ -139,8 +164,12 @@ impl JobFilter {
     pub fn matches(&self, job: &Job, now: DateTime<Utc>) -> bool {
         self.queues.contains(&job.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == job.kind)
-            && (self.states.is_empty() || self.states.contains(&job.state(now)))
+            && allows(self.states.as_deref(), &job.state(now))
             && self.unique_key.as_ref().is_none_or(|key| Some(key) == job.unique_key.as_ref())
+            && self
+                .worker
+                .as_ref()
+                .is_none_or(|worker| job.lease.as_ref().is_some_and(|l| l.worker == *worker))
             && self.after.is_none_or(|after| self.direction.is_after(after, job.id))
     }
 }
@@ -152,8 +181,8 @@ pub struct HistoryFilter {
     pub queues: Queues,
     /// Only of this kind.
     pub kind: Option<Kind>,
-    /// Only those that ended so; empty for any.
-    pub statuses: Vec<FinalStatus>,
+    /// Only those that ended so; `None` for any.
+    pub statuses: Option<Vec<FinalStatus>>,
     /// Only with this unique key.
     pub unique_key: Option<UniqueKey>,
     /// Only those that ended at this time or later.
@@ -173,7 +202,7 @@ impl Default for HistoryFilter {
         Self {
             queues: Queues::all(),
             kind: None,
-            statuses: Vec::new(),
+            statuses: None,
             unique_key: None,
             finished_from: None,
             finished_before: None,
@@ -189,7 +218,7 @@ impl HistoryFilter {
     pub fn matches(&self, job: &FinishedJob) -> bool {
         self.queues.contains(&job.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == job.kind)
-            && (self.statuses.is_empty() || self.statuses.contains(&job.outcome.status()))
+            && allows(self.statuses.as_deref(), &job.outcome.status())
             && self.unique_key.as_ref().is_none_or(|key| Some(key) == job.unique_key.as_ref())
             && self.finished_from.is_none_or(|from| job.finished_at >= from)
             && self.finished_before.is_none_or(|before| job.finished_at < before)
@@ -233,8 +262,8 @@ pub struct Redrive {
     pub queues: Queues,
     /// Only of this kind.
     pub kind: Option<Kind>,
-    /// Only these; empty for any.
-    pub ids: Vec<JobId>,
+    /// Only these; `None` for any. No ids at all select nothing.
+    pub ids: Option<Vec<JobId>>,
     /// At most so many.
     pub limit: BatchSize,
 }
@@ -242,7 +271,7 @@ pub struct Redrive {
 impl Redrive {
     /// All dead letters, at most `limit`.
     pub fn all(limit: BatchSize) -> Self {
-        Self { queues: Queues::all(), kind: None, ids: Vec::new(), limit }
+        Self { queues: Queues::all(), kind: None, ids: None, limit }
     }
 
     /// Whether `job` is asked for, being a dead letter. Leaves out `limit`.
@@ -250,7 +279,7 @@ impl Redrive {
         job.outcome.status() == FinalStatus::DeadLetter
             && self.queues.contains(&job.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == job.kind)
-            && (self.ids.is_empty() || self.ids.contains(&job.id))
+            && allows(self.ids.as_deref(), &job.id)
     }
 }
 
@@ -268,12 +297,12 @@ pub struct Redriven {
 pub struct Prune {
     /// How old they must be.
     pub age: PruneAge,
-    /// Only those that ended so; empty for any.
-    pub statuses: Vec<FinalStatus>,
+    /// Only those that ended so; `None` for any.
+    pub statuses: Option<Vec<FinalStatus>>,
     /// Only of these queues.
     pub queues: Queues,
-    /// Only these; empty for any.
-    pub ids: Vec<JobId>,
+    /// Only these; `None` for any. No ids at all select nothing.
+    pub ids: Option<Vec<JobId>>,
     /// At most so many.
     pub limit: BatchSize,
 }
@@ -300,13 +329,13 @@ impl Prune {
             PruneAge::Retention => retention,
         };
         age.is_some_and(|age| job.finished_at <= crate::time::earlier(now, age.get()))
-            && (self.statuses.is_empty() || self.statuses.contains(&job.outcome.status()))
+            && allows(self.statuses.as_deref(), &job.outcome.status())
             && self.queues.contains(&job.queue)
-            && (self.ids.is_empty() || self.ids.contains(&job.id))
+            && allows(self.ids.as_deref(), &job.id)
     }
 
     fn aged(age: PruneAge, limit: BatchSize) -> Self {
-        Self { age, statuses: Vec::new(), queues: Queues::all(), ids: Vec::new(), limit }
+        Self { age, statuses: None, queues: Queues::all(), ids: None, limit }
     }
 }
 
@@ -317,6 +346,11 @@ pub enum PruneAge {
     OlderThan(Delay),
     /// Ended at least as long ago as its queue's policy keeps it. Queues without a retention keep everything.
     Retention,
+}
+
+/// Whether a selection, where there is one, has `value`.
+fn allows<T: PartialEq>(selection: Option<&[T]>, value: &T) -> bool {
+    selection.is_none_or(|selection| selection.contains(value))
 }
 
 fn page_size() -> BatchSize {

@@ -1,5 +1,6 @@
 //! The trait that a backend implements.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use crate::capabilities::Capabilities;
 use crate::derived;
 use crate::error::Result;
 use crate::event::{Events, Silence, Wakeups};
-use crate::inspect::{Explanation, QueueStats, QueueUsage};
+use crate::inspect::{Explanation, NextAvailable, QueueStats, QueueUsage};
 use crate::job::{FinishedJob, Job, JobId, Receipt, Record};
 use crate::json::Json;
 use crate::name::QueueName;
@@ -34,8 +35,8 @@ use crate::verdict::{HeartbeatOutcome, ReceiptStatus, SettleOutcome, Settled, Ve
 ///   [`backend`](crate::backend) has one function for each, to be called first.
 /// * *Time* is the store's own clock ([C4](crate::contract::C4)): the database server's if there is one. Within one
 ///   call it is read once.
-/// * A method is atomic: what it does becomes visible at once or not at all ([C1](crate::contract::C1)), also if its
-///   future is dropped halfway ([C2](crate::contract::C2)).
+/// * What a method does to one job becomes visible at once or not at all ([C1](crate::contract::C1)), also if its future
+///   is dropped halfway ([C2](crate::contract::C2)). Most backends do a whole call in one step.
 /// * A *good receipt* names a live job that has a lease and is in the receipt's epoch, whether or not the lease has
 ///   passed. Any other receipt is *stale*. That is one condition: `id = ? AND lease_epoch = ? AND lease_until IS NOT
 ///   NULL`.
@@ -65,13 +66,14 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Contract
     /// * **[C4](crate::contract::C4)** Every time that the store writes or compares is by this clock. It does not go
-    ///   backwards.
+    ///   backwards, unless the clock of the machine that it is on does.
     async fn now(&self) -> Result<DateTime<Utc>>;
 
     /// Puts jobs into their queues. A queue exists by being named.
     ///
     /// # Contract
-    /// * **[E1](crate::contract::E1)** The batch is accepted whole or not at all.
+    /// * **[E1](crate::contract::E1)** The batch is accepted whole or not at all; over several queues, if
+    ///   [`Capabilities::atomic_batches`] says so. Invalid input refuses the whole batch in any case.
     /// * **[E2](crate::contract::E2)** One answer per job, in the order given.
     /// * **[E3](crate::contract::E3)** A *live* job (in the queue, in whatever state) with the same queue and unique
     ///   key wins: its id is answered with `deduplicated: true`, and nothing of it changes.
@@ -201,6 +203,9 @@ pub trait Store: Send + Sync + 'static {
     /// * **[H4](crate::contract::H4)** So is a stale receipt. In both cases nothing at all was changed.
     /// * **[H5](crate::contract::H5)** One answer per receipt, in the order given; one given twice is answered twice.
     /// * **[H6](crate::contract::H6)** Only `lease_until` and `updated_at` change.
+    /// * **[H7](crate::contract::H7)** A job that an open transaction is about to settle holds up no other receipt of the
+    ///   call, if [`Capabilities::concurrent_writers`] says so: where the transaction has locked the job, skip it and
+    ///   answer [`Pending`](HeartbeatOutcome::Pending).
     ///
     /// Unspecified: whether a heartbeat that leaves the lease as it is sets `updated_at`.
     ///
@@ -215,7 +220,8 @@ pub trait Store: Send + Sync + 'static {
     /// # Contract
     /// * **[R1](crate::contract::R1)** Only [`Expired`](crate::JobState::Expired) and
     ///   [`Exhausted`](crate::JobState::Exhausted) jobs are touched.
-    /// * **[R2](crate::contract::R2)** Expired, `attempts < max_attempts`: lease removed, `available_at` now.
+    /// * **[R2](crate::contract::R2)** Expired, `attempts < max_attempts`: lease removed, `available_at` now. Here and below
+    ///   [`backend::apply_reclaim`](crate::backend::apply_reclaim) says what becomes of the job.
     /// * **[P12](crate::contract::P12)** The same with the queue's [`OnExpiry::Backoff`](crate::OnExpiry::Backoff):
     ///   `available_at` now + the queue's backoff for `attempts`.
     /// * **[R3](crate::contract::R3)** Expired, no attempts left: finished as dead letter with the error
@@ -227,8 +233,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[R6](crate::contract::R6)** Each once, however many callers race with each other, with verdicts and with
     ///   heartbeats.
     /// * **[R7](crate::contract::R7)** The old receipt is stale from then on.
-    /// * **[R8](crate::contract::R8)** Attempts and epoch do not change; `last_error` of an Expired job becomes
-    ///   [`backend::lease_expired`](crate::backend::lease_expired).
+    /// * **[R8](crate::contract::R8)** Attempts do not change; `epoch + 1` if there was a lease; `last_error` of an Expired
+    ///   job becomes [`backend::lease_expired`](crate::backend::lease_expired).
     /// * **[R9](crate::contract::R9)** The answer names every job that was taken, in any order.
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>>;
 
@@ -412,8 +418,11 @@ pub trait Store: Send + Sync + 'static {
         derived::explain(self, id).await
     }
 
-    /// What the limits of one queue see now. A backend that keeps rate limits must override it; the default knows
-    /// of no tokens.
+    /// What the limits of one queue see now.
+    ///
+    /// # Errors
+    /// * [`Unsupported`](crate::StoreError::Unsupported): from the default of a backend that keeps rate limits, which must
+    ///   override it, since only it knows its tokens.
     async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {
         derived::usage(self, queue).await
     }
@@ -441,7 +450,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// So that **[N1](crate::contract::N1)** nobody who sleeps until then is late, and **[N2](crate::contract::N2)**
     /// nobody looks in vain again and again. `None`: nothing will come by itself.
-    async fn next_available_at(&self, queues: &Queues) -> Result<Option<DateTime<Utc>>> {
+    async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {
         derived::next_available_at(self, queues).await
     }
 
@@ -467,6 +476,13 @@ pub trait Store: Send + Sync + 'static {
     ///   would have the queue paused, else to nothing. The rest stays.
     async fn resume(&self, pattern: &QueuePattern) -> Result<()> {
         derived::set_paused(self, pattern, false).await
+    }
+
+    /// One more handle on the same data whose work does not wait for this one's: with connections of its own, driven by
+    /// the runtime on which this is called. A worker keeps its heartbeats on it. `None`, as by default: this handle is as
+    /// good as any other.
+    async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
+        Ok(None)
     }
 
     /// Hints to look at these queues now. The subscription holds when this returns.

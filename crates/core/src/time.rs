@@ -26,10 +26,10 @@ pub fn later(time: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     sum.unwrap_or(last_instant()).min(last_instant())
 }
 
-/// `time - by`, or the earliest time there is.
+/// `time - by`, or the beginning of 1970 if that is later: every database can keep that.
 pub fn earlier(time: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     let difference = TimeDelta::from_std(by).ok().and_then(|by| time.checked_sub_signed(by));
-    difference.unwrap_or(DateTime::<Utc>::MIN_UTC)
+    difference.unwrap_or(DateTime::UNIX_EPOCH).max(DateTime::UNIX_EPOCH)
 }
 
 /// How long it is from `start` to `end`; nothing if `end` is not later.
@@ -40,7 +40,6 @@ pub fn between(start: DateTime<Utc>, end: DateTime<Utc>) -> Duration {
 /// When a job is to become available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum Schedule {
     /// At once.
     #[default]
@@ -78,7 +77,7 @@ impl Schedule {
     }
 }
 
-/// A time of the year 9999 or before, in whole microseconds.
+/// A time of the years 1970 to 9999, in whole microseconds. What is earlier counts as 1970: it means now anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "DateTime<Utc>", into = "DateTime<Utc>")]
 pub struct ScheduledTime(DateTime<Utc>);
@@ -92,7 +91,7 @@ impl ScheduledTime {
         if time.year() > limits::YEAR_MAX {
             return Err(Invalid::out_of_range("at", time, "any time in the past", last_instant()));
         }
-        Ok(Self(whole_micros(time)))
+        Ok(Self(whole_micros(time).max(DateTime::UNIX_EPOCH)))
     }
 
     /// The time.

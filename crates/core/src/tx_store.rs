@@ -19,7 +19,11 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 /// use leasehold_core::{Json, Job, Result, Settled, TxStore};
 ///
 /// /// A handler that cannot forget to settle: it must return the proof.
-/// async fn pay<C: Send + 'static>(store: &dyn TxStore<C>, tx: &mut C, job: &Job) -> Result<Settled> {
+/// async fn pay<S, C>(store: &S, tx: &mut C, job: &Job) -> Result<Settled>
+/// where
+///     S: TxStore<C> + ?Sized,
+///     C: Send,
+/// {
 ///     // … the handler's own writes on `tx` …
 ///     store.ack_in(tx, &job.receipt(), Json::null()).await
 ///     // The caller commits. If the lease was lost, `?` rolls the handler's writes back.
@@ -37,6 +41,8 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 /// * [`NoTransaction`](crate::StoreError::NoTransaction) **[T4](crate::contract::T4)**: `conn` has no open
 ///   transaction; nothing was done. Of a type that always is a transaction this cannot happen.
 /// * [`Invalid`](crate::StoreError::Invalid): as outside.
+/// * [`Unavailable`](crate::StoreError::Unavailable): the database gave the transaction up (a deadlock, a serialization
+///   failure, a lost connection). Roll it back and run it again from the start.
 ///
 /// # Cancel safety
 /// As [`Store`]: after a drop the transaction may be unfit for use, and rolling it back must work.

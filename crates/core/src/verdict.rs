@@ -204,12 +204,19 @@ impl SettleOutcome {
 /// The answer to one heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum HeartbeatOutcome {
     /// The lease now ends at this time.
     Extended {
         /// By the store's clock.
         until: DateTime<Utc>,
+        /// How long that is from the store's now: what the holder counts down by its own monotonic clock, from the
+        /// moment it sent the heartbeat.
+        left: Duration,
     },
+    /// A transaction that is still open is deciding about the job, perhaps the holder's own: nothing was changed, and
+    /// the lease ends when it did. Only of stores in which such a transaction locks the job.
+    Pending,
     /// The lease has passed or the receipt is stale: nothing was changed. Stop the work.
     Lost,
 }
@@ -217,28 +224,35 @@ pub enum HeartbeatOutcome {
 /// What a receipt is worth now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ReceiptStatus {
     /// Good: nobody has settled, reclaimed or taken the job.
     Held {
         /// When the lease ends, or ended.
         until: DateTime<Utc>,
     },
-    /// Stale: the job ended in this epoch, so that the verdict of this receipt is the one that counted, unless
-    /// a reclaim made it a dead letter.
+    /// Stale: a verdict with this receipt counted, and the job is in its queue again, leased by nobody since.
+    Requeued,
+    /// Stale: a verdict with this receipt ended the job.
     Finished {
         /// How it ended.
         status: crate::FinalStatus,
     },
-    /// Stale: the job went back to the queue, to another holder, or left no trace.
+    /// Stale: the job was reclaimed, taken away or leased again since, or it left no trace (pruned, or ended in a
+    /// queue that archives [`DeadOnly`](crate::Archive::DeadOnly)).
     Gone,
 }
 
 impl ReceiptStatus {
     /// What `record`, the job wherever it is, makes of `receipt`. For backends.
+    ///
+    /// Whoever takes a job away from its holder raises the epoch, so that a job which is still in the receipt's epoch
+    /// was settled with that very receipt if it has no lease.
     pub fn of(receipt: Receipt, record: Option<&crate::Record>) -> Self {
         match record {
             Some(crate::Record::Live(job)) if job.epoch == receipt.epoch => match &job.lease {
                 Some(lease) => Self::Held { until: lease.until },
+                None if job.epoch > crate::Epoch::ZERO => Self::Requeued,
                 None => Self::Gone,
             },
             Some(crate::Record::Finished(job)) if job.epoch == receipt.epoch => {

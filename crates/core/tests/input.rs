@@ -1,4 +1,5 @@
 //! Bad input of every kind, as a table: each is refused with its field and its limit, before any backend sees it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;

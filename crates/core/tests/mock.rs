@@ -1,5 +1,6 @@
 //! The mocks, as a user's unit test would use them.
 #![cfg(feature = "mock")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use leasehold_core::{
     Enqueued, Epoch, Fate, JobId, Json, MockStore, MockTxStore, NewJob, Receipt, Store, StoreError, TxStore,

@@ -1,4 +1,5 @@
 //! The pure functions, for all inputs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::time::Duration;
 
