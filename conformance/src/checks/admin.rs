@@ -17,7 +17,7 @@ checks! { "admin":
     retry_later_sends_a_job_back_from_every_state [A1, A4];
     a_job_sent_back_can_be_leased_anew [A4, A1];
     a_last_attempt_that_is_sent_back_is_exhausted [A1];
-    discard_ends_a_job_in_every_state [A2, A4];
+    discard_ends_a_job_in_every_state [A2, A4, C1];
     promote_makes_waiting_jobs_ready [A3];
     promote_leaves_every_other_job_alone [A3];
     unknown_and_finished_jobs_are_refused [A5];

@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold_core::contract::{Clause, G2, G3};
 use leasehold_core::{
     BatchSize, Direction, HistoryFilter, JobFilter, JobId, JobState, Json, Kind, NewJob, Prune, Redrive,
+    Verdict,
 };
 
 use super::scene::dead_letter;
@@ -64,10 +65,12 @@ async fn mixed(stage: &Stage) -> Outcome<(Vec<JobId>, Vec<JobId>)> {
 async fn pages_of_the_history_hold_each_job_once(stage: Stage) -> Outcome {
     for (limit, direction) in [1, 2, 3].into_iter().flat_map(|limit| BOTH.map(|way| (limit, way))) {
         let stage = stage.fresh().await?;
-        let (mut stays, mut goes) = (Vec::new(), Vec::new());
-        for _ in 0..CHANGES {
-            goes.push(dead_letter(&stage, new_job("q"), "goes").await?);
-            stays.push(dead_letter(&stage, new_job("q"), "stays").await?);
+        let (stays, goes) = mixed(&stage).await?;
+        let mut jobs = stage.claim("q", 99).await?;
+        jobs.reverse();
+        for job in jobs {
+            stage.settle(job.receipt(), Verdict::dead("no")).await?;
+            stage.age(Duration::from_secs(1)).await?;
         }
         let limit = BatchSize::new(limit)?;
         let mut filter = HistoryFilter { direction, limit, ..HistoryFilter::default() };

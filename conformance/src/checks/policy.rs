@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold_core::contract::{P6, P8, P11};
 use leasehold_core::{
     Archive, Backoff, Capabilities, ConcurrencyLimit, Delay, FinalStatus, HeartbeatOutcome, Json,
-    MaxAttempts, OnExpiry, Policies, QueueOrder, QueuePolicy, RateLimit, ReceiptStatus, Record, StoreError,
-    Verdict, time,
+    MaxAttempts, OnExpiry, Policies, QueueOrder, QueuePolicy, RateLimit, ReceiptStatus, Record, Store,
+    StoreError, Verdict, time,
 };
 
 use super::scene::{fifo, holds, pattern, paused, within};
@@ -17,6 +17,7 @@ use crate::stage::{HOUR, Stage, lease_for, new_job, queue, request_named};
 checks! { "policy":
     policies_are_kept_as_set [P9] needs Policies;
     a_policy_is_replaced_as_a_whole [P9] needs Policies;
+    a_policy_holds_for_every_handle_at_once [P9] needs Policies;
     the_nearest_policy_counts_field_by_field [P8] needs Policies;
     no_lease_reaches_further_than_max_lease [P6] needs Policies;
     no_heartbeat_reaches_further_than_max_lease [P6] needs Policies;
@@ -80,6 +81,24 @@ async fn a_policy_is_replaced_as_a_whole(stage: Stage) -> Outcome {
     ensure_eq!(P9, "policies after an empty one", stage.store.policies().await?, expected);
     stage.set_policy("none", QueuePolicy::default()).await?;
     ensure_eq!(P9, "policies after another empty one", stage.store.policies().await?, expected);
+    Ok(())
+}
+
+async fn a_policy_holds_for_every_handle_at_once(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let attempts = async |handle: &dyn Store| -> Outcome<u32> {
+        let answers = handle.enqueue(&[new_job("q").build()?]).await?;
+        Ok(stage.live(answers[0].id).await?.max_attempts.get())
+    };
+    ensure_eq!(P9, "max_attempts without a policy", attempts(&*other).await?, 5);
+    for count in [7, 3, 9] {
+        let max_attempts = Some(MaxAttempts::new(count)?);
+        stage.set_policy("q*", QueuePolicy { max_attempts, ..QueuePolicy::default() }).await?;
+        for handle in [&other, &stage.store, &stage.connect().await?] {
+            let seen = attempts(&**handle).await?;
+            ensure_eq!(P9, "max_attempts after another handle has set the policy", seen, count);
+        }
+    }
     Ok(())
 }
 

@@ -32,6 +32,15 @@ async fn kept(stage: &Stage) -> Outcome<Vec<JobId>> {
 }
 
 async fn only_what_is_old_enough_is_forgotten(stage: Stage) -> Outcome {
+    let created = stage.enqueue(new_job("q").delay(3 * HOUR)).await?;
+    stage.age(3 * HOUR).await?;
+    let late = stage.claim_one("q").await?;
+    stage.age(HOUR / 2).await?;
+    stage.settle(late.receipt(), Verdict::done()).await?;
+    let pruned = stage.store.prune(&older_than(HOUR / 4)?).await?;
+    ensure_eq!(U1, format!("forgotten though {created} has just ended"), pruned, 0);
+    stage.store.prune(&older_than(Duration::ZERO)?).await?;
+
     let old = dead_letter(&stage, new_job("q"), "no").await?;
     stage.age(HOUR).await?;
     let young = dead_letter(&stage, new_job("q"), "no").await?;
