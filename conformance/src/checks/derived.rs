@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use leasehold_core::contract::{Clause, N1, N2, Y1, Y2, Y3, Y4, Y5};
 use leasehold_core::{
-    BatchSize, Capabilities, Dequeue, Enqueued, Epoch, FinishedJob, HeartbeatOutcome, HistoryFilter,
-    Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, Page, Policies, Prune, QueueName, QueuePattern,
-    QueuePolicy, QueueUsage, Queues, Receipt, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome,
-    Store, Verdict,
+    BatchSize, Capabilities, Dequeue, Enqueued, Epoch, Explanation, FinishedJob, HeartbeatOutcome,
+    HistoryFilter, Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, Page, Policies, Prune, QueueName,
+    QueuePattern, QueuePolicy, QueueUsage, Queues, Receipt, Reclaimed, Record, Redrive, Redriven, Result,
+    SettleOutcome, Store, Verdict,
 };
 
 use super::scene::{at_most, dead_letter, every_state, fifo, paused, queues, slow_rate};
 use super::stats::tidy;
 use crate::check::checks;
-use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::failure::{Outcome, Problem, ensure_eq};
 use crate::stage::{HOUR, Stage, new_job, queue};
 
 checks! { "derived":
@@ -145,10 +146,24 @@ async fn explanations_agree_with_the_default(stage: Stage) -> Outcome {
         let ids = dump.jobs.iter().map(|job| job.id).chain(dump.history.iter().map(|job| job.id));
         for id in ids.chain([JobId::new(i64::MAX)]) {
             let (own, default) = (stage.store.explain(id).await?, plain.explain(id).await?);
-            ensure_eq!(Y5, format!("explanation of {:?}", stage.store.get(id).await?), own, default);
+            if own != default {
+                let observed = format!("job {id} is explained as {own:?}, the default says {default:?}");
+                return Err(Problem::Broken(clause_of(&default), observed));
+            }
         }
     }
     Ok(())
+}
+
+/// The clause that promises this explanation.
+fn clause_of(explanation: &Explanation) -> Clause {
+    match explanation {
+        Explanation::Unknown | Explanation::Finished { .. } | Explanation::DeadLetter { .. } => Y1,
+        Explanation::Leased { .. } | Explanation::LeaseExpired { .. } => Y2,
+        Explanation::Exhausted | Explanation::Scheduled { .. } | Explanation::Retrying { .. } => Y3,
+        Explanation::Paused | Explanation::ConcurrencyLimit { .. } | Explanation::RateLimit { .. } => Y4,
+        Explanation::WaitsBehind { .. } | Explanation::Next => Y5,
+    }
 }
 
 async fn next_available_at_agrees_with_the_default(stage: Stage) -> Outcome {
@@ -171,7 +186,12 @@ async fn compare_next(stage: &Stage, plain: &Plain) -> Outcome {
         let to = stage.now().await?;
         let is_now = |time: Option<DateTime<Utc>>| time.is_some_and(|time| (from..=to).contains(&time));
         let agree = own == default || (is_now(own) && is_now(default));
-        ensure!(N1, agree, "next of {selection:?} is {own:?}, the default says {default:?} (at {to})");
+        if !agree {
+            let early = own.is_some_and(|own| default.is_none_or(|default| own < default));
+            let observed =
+                format!("next of {selection:?} is {own:?}, the default says {default:?} (at {to})");
+            return Err(Problem::Broken(if early { N2 } else { N1 }, observed));
+        }
     }
     Ok(())
 }

@@ -1,17 +1,22 @@
 //! Lists page by page, while the store changes between the pages.
 
+use std::time::Duration;
+
 use leasehold_core::contract::{Clause, G2, G3};
-use leasehold_core::{BatchSize, Direction, HistoryFilter, JobFilter, JobId, Json, Prune, Redrive};
+use leasehold_core::{
+    BatchSize, Direction, HistoryFilter, JobFilter, JobId, JobState, Json, Kind, NewJob, Prune, Redrive,
+};
 
 use super::scene::dead_letter;
 use crate::check::checks;
 use crate::failure::{Outcome, Problem, ensure, ensure_eq};
-use crate::stage::{Stage, new_job};
+use crate::stage::{HOUR, Stage, new_job};
 
 checks! { "page":
     pages_of_jobs_hold_each_job_once [G2];
     pages_of_the_history_hold_each_job_once [G3];
-    a_full_page_is_followed_by_the_rest [G2, G3];
+    pages_have_only_what_matches [G2, G3];
+    a_long_list_comes_page_by_page [G2, G3];
 }
 
 const BOTH: [Direction; 2] = [Direction::OldestFirst, Direction::NewestFirst];
@@ -94,7 +99,7 @@ async fn forget(stage: &Stage, turn: usize, id: JobId) -> Outcome {
             stage.store.redrive(&Redrive { ids: vec![id], ..Redrive::all(BatchSize::MAX) }).await?;
         ensure_eq!(X1, "redriven", redriven.jobs, [id]);
     } else {
-        let all = Prune::older_than(std::time::Duration::ZERO, BatchSize::MAX)?;
+        let all = Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
         ensure_eq!(U1, "pruned", stage.store.prune(&Prune { ids: vec![id], ..all }).await?, 1);
     }
     Ok(())
@@ -119,25 +124,79 @@ fn expect_each_once(clause: Clause, seen: &[JobId], stays: &[JobId], direction: 
     Err(Problem::Broken(clause, format!("the pages {direction:?} have {seen:?}, stayed are {stays:?}")))
 }
 
-async fn a_full_page_is_followed_by_the_rest(stage: Stage) -> Outcome {
-    let ids = stage.enqueue_many("q", 150).await?;
-    let first = stage.store.jobs(&JobFilter::default()).await?;
-    ensure_eq!(G2, "jobs on a page of a hundred", first.items.len(), 100);
-    ensure_eq!(G2, "next", first.next, Some(ids[99]));
-    let rest = stage.store.jobs(&JobFilter { after: first.next, ..JobFilter::default() }).await?;
-    let listed: Vec<_> = rest.items.iter().map(|job| job.id).collect();
-    ensure_eq!(G2, "the second page", listed, ids[100..]);
-    ensure_eq!(G2, "next of the last page", rest.next, None);
+/// Nothing came or went between the pages: they have these jobs and no other.
+fn expect_all(clause: Clause, seen: &[JobId], all: &[JobId], direction: Direction) -> Outcome {
+    if seen.len() == all.len() {
+        return expect_each_once(clause, seen, all, direction);
+    }
+    Err(Problem::Broken(clause, format!("the pages {direction:?} have {seen:?}, expected {all:?}")))
+}
+
+/// Pages of what matches here and there, among much that does not.
+async fn pages_have_only_what_matches(stage: Stage) -> Outcome {
+    let (mut live, mut finished) = (Vec::new(), Vec::new());
+    for turn in 0..24 {
+        let kind = if turn % 2 == 0 { "x" } else { "y" };
+        let delay = if turn % 3 == 0 { HOUR } else { Duration::ZERO };
+        let id = stage.enqueue(NewJob::builder("q", kind).delay(delay)).await?;
+        live.extend((turn % 6 == 0).then_some(id));
+        let done = stage.enqueue(NewJob::builder("done", kind)).await?;
+        stage.store.discard(done, Json::null()).await?;
+        finished.extend((turn % 2 == 0).then_some(done));
+    }
+    let (kind, limit) = (Some(Kind::new("x")?), BatchSize::new(2)?);
+    for direction in BOTH {
+        let states = vec![JobState::Scheduled];
+        let filter = JobFilter { kind: kind.clone(), states, direction, limit, ..JobFilter::default() };
+        expect_all(G2, &walk_jobs(&stage, filter).await?, &live, direction)?;
+        let filter = HistoryFilter { kind: kind.clone(), direction, limit, ..HistoryFilter::default() };
+        expect_all(G3, &walk_history(&stage, filter).await?, &finished, direction)?;
+    }
+    Ok(())
+}
+
+async fn a_long_list_comes_page_by_page(stage: Stage) -> Outcome {
+    let ids = stage.enqueue_many("q", 250).await?;
+    for direction in BOTH {
+        let filter = JobFilter { direction, ..JobFilter::default() };
+        expect_all(G2, &walk_jobs(&stage, filter).await?, &ids, direction)?;
+    }
     for id in &ids {
         stage.store.discard(*id, Json::null()).await?;
     }
-    let newest = HistoryFilter { direction: Direction::NewestFirst, ..HistoryFilter::default() };
-    let first = stage.store.history(&newest).await?;
-    ensure_eq!(G3, "finished jobs on a page of a hundred", first.items.len(), 100);
-    ensure_eq!(G3, "next", first.next, Some(ids[50]));
-    let rest = stage.store.history(&HistoryFilter { after: first.next, ..newest }).await?;
-    let mut listed: Vec<_> = rest.items.iter().map(|job| job.id).collect();
-    listed.reverse();
-    ensure_eq!(G3, "the second page", listed, ids[..50]);
+    for direction in BOTH {
+        let filter = HistoryFilter { direction, ..HistoryFilter::default() };
+        expect_all(G3, &walk_history(&stage, filter).await?, &ids, direction)?;
+    }
     Ok(())
+}
+
+async fn walk_jobs(stage: &Stage, mut filter: JobFilter) -> Outcome<Vec<JobId>> {
+    let mut seen = Vec::new();
+    for _ in 0..300 {
+        let page = stage.store.jobs(&filter).await?;
+        let items: Vec<_> = page.items.iter().map(|job| job.id).collect();
+        expect_page(G2, &items, page.next, filter.limit)?;
+        seen.extend(items);
+        filter.after = page.next;
+        if page.next.is_none() {
+            return Ok(seen);
+        }
+    }
+    Err(Problem::Broken(G2, format!("the list has no end: {seen:?}")))
+}
+
+async fn walk_history(stage: &Stage, mut filter: HistoryFilter) -> Outcome<Vec<JobId>> {
+    let mut seen = Vec::new();
+    for _ in 0..300 {
+        let page = stage.store.history(&filter).await?;
+        let items: Vec<_> = page.items.iter().map(|job| job.id).collect();
+        expect_page(G3, &items, page.next, filter.limit)?;
+        seen.extend(items);
+        filter.after = page.next;
+        if page.next.is_none() {
+            return Ok(seen);
+        }
+    }
+    Err(Problem::Broken(G3, format!("the list has no end: {seen:?}")))
 }

@@ -35,6 +35,8 @@ pub(super) async fn every_state<const N: usize>(stage: &Stage, queues: [&str; N]
     for (jobs, queue) in scene.iter_mut().zip(queues) {
         let exhausted = stage.leased(new_job(queue).max_attempts(1)).await?.id;
         stage.store.retry_later(exhausted, Schedule::Now).await?;
+        let state = stage.live(exhausted).await?.state(stage.now().await?);
+        ensure_eq!(A1, "state of a job on its last attempt that was sent back", state, JobState::Exhausted);
         let retrying = stage.leased(new_job(queue)).await?;
         stage.settle(retrying.receipt(), Verdict::retry_after("earlier", 5 * HOUR)?).await?;
         jobs.insert(JobState::Exhausted, exhausted);

@@ -1,10 +1,12 @@
 //! Queues in numbers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold_core::{
-    FinalStatus, HistoryFilter, JobFilter, JobState, QueueName, QueueStats, Queues, Schedule, Verdict,
+    BatchSize, FinalStatus, HistoryFilter, JobFilter, JobState, Json, Prune, QueueName, QueueStats, Queues,
+    Redrive, Schedule, Verdict,
 };
 
 use super::scene::{dead_letter, every_state, queues};
@@ -18,6 +20,7 @@ checks! { "stats":
     counts_follow_the_clock [Q1];
     the_oldest_ready_job_is_told [Q2];
     dead_letters_and_attempts_are_counted [Q2];
+    what_left_the_history_is_not_counted [Q2, Q3];
     queues_are_answered_as_asked_for [Q3];
 }
 
@@ -145,6 +148,23 @@ async fn dead_letters_and_attempts_are_counted(stage: Stage) -> Outcome {
     let row = one(&stage, "q").await?;
     ensure_eq!(Q2, "dead letters", row.dead_letters, 2);
     ensure_eq!(Q2, "jobs by attempts", row.attempts, BTreeMap::from([(0, 1), (1, 3), (3, 1)]));
+    Ok(())
+}
+
+async fn what_left_the_history_is_not_counted(stage: Stage) -> Outcome {
+    let mut dead = Vec::new();
+    for error in ["one", "two", "three"] {
+        dead.push(dead_letter(&stage, new_job("q"), error).await?);
+    }
+    stage.store.redrive(&Redrive::all(BatchSize::ONE)).await?;
+    ensure_eq!(Q2, "dead letters after one of three was redriven", one(&stage, "q").await?.dead_letters, 2);
+    stage.store.discard(dead[0], Json::null()).await?;
+    ensure_eq!(Q2, "dead letters after it was discarded", one(&stage, "q").await?.dead_letters, 2);
+    let all = Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
+    stage.store.prune(&Prune { ids: vec![dead[1]], ..all.clone() }).await?;
+    ensure_eq!(Q2, "dead letters after one of two was pruned", one(&stage, "q").await?.dead_letters, 1);
+    stage.store.prune(&all).await?;
+    ensure_eq!(Q3, "queues when all were pruned", stage.store.stats(&Queues::all()).await?, []);
     Ok(())
 }
 

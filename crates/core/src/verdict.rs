@@ -124,6 +124,13 @@ pub enum RetryAfter {
 ///
 /// Only a store can make one (through [`backend`](crate::backend)), so that a handler which must *return* it cannot
 /// forget to settle. In a transaction it is a proof for after the commit.
+///
+/// ```compile_fail
+/// # use leasehold_core::{Fate, Receipt, Settled};
+/// fn pretend(receipt: Receipt) -> Settled {
+///     Settled { receipt, fate: Fate::Completed } // the fields are private, and there is no constructor
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[must_use = "return it from the handler: it is the proof that the job was settled"]
 pub struct Settled {
