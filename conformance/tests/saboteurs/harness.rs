@@ -1,0 +1,99 @@
+//! How the suite gets at the naive store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+
+use crate::fault::Fault;
+use crate::naive::{Database, Naive, NaiveConnection};
+use crate::overridden::Overridden;
+
+/// The naive store, right or with one fault.
+#[derive(Clone)]
+pub(crate) struct Saboteur {
+    pub(crate) fault: Option<Fault>,
+    pub(crate) model_cases: u32,
+}
+
+#[async_trait]
+impl Harness for Saboteur {
+    type Database = Arc<Database>;
+
+    fn name(&self) -> &str {
+        "naive"
+    }
+
+    async fn create(&self) -> Result<Arc<Database>, BoxError> {
+        Ok(Arc::new(Database::new(self.fault)))
+    }
+
+    async fn connect(&self, database: &Arc<Database>) -> Result<Arc<dyn Store>, BoxError> {
+        let naive = Arc::new(database.connect());
+        Ok(match self.fault {
+            Some(fault) => Arc::new(Overridden { inner: naive, fault }),
+            None => naive,
+        })
+    }
+
+    async fn age(&self, database: &Arc<Database>, by: Duration) -> Result<(), BoxError> {
+        database.age(by);
+        Ok(())
+    }
+
+    async fn begin(&self, database: &Arc<Database>) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let mut conn = NaiveConnection::new(database);
+        conn.begin();
+        Ok(Some(Box::new(Open { store: database.connect(), conn })))
+    }
+
+    async fn no_transaction(
+        &self,
+        database: &Arc<Database>,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        Ok(Some(Box::new(Open { store: database.connect(), conn: NaiveConnection::new(database) })))
+    }
+
+    async fn ledger(&self, database: &Arc<Database>) -> Result<Vec<String>, BoxError> {
+        Ok(database.ledger())
+    }
+
+    fn model_cases(&self) -> u32 {
+        self.model_cases
+    }
+}
+
+struct Open {
+    store: Naive,
+    conn: NaiveConnection,
+}
+
+#[async_trait]
+impl Transaction for Open {
+    async fn enqueue_in(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.store.enqueue_in(&mut self.conn, jobs).await
+    }
+
+    async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
+        self.store.settle_in(&mut self.conn, receipt, verdict).await
+    }
+
+    async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {
+        self.store.once_in(&mut self.conn, key).await
+    }
+
+    async fn write(&mut self, entry: &str) -> Result<(), BoxError> {
+        Ok(self.conn.write(entry)?)
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {
+        Ok(self.conn.commit()?)
+    }
+
+    async fn rollback(mut self: Box<Self>) -> Result<(), BoxError> {
+        self.conn.rollback();
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! An administrator's verbs: intervene, redrive, prune.
+
+use chrono::{DateTime, Utc};
+use leasehold_core::{
+    Capabilities, Delay, Epoch, EventKind, FinalStatus, FinishedJob, Intervention, Job, JobId, Outcome,
+    Prune, PruneAge, Redrive, Redriven, Result, StoreError, backend, time,
+};
+
+use super::{Naive, State};
+use crate::fault::Fault;
+
+pub(super) async fn intervene(store: &Naive, id: JobId, intervention: &Intervention) -> Result<()> {
+    if let Intervention::Discard { reason } = intervention {
+        backend::check_document("reason", reason, &Capabilities::full())?;
+    }
+    store.atomically(|state, now| state.intervene(id, intervention, now)).await
+}
+
+pub(super) async fn redrive(store: &Naive, request: &Redrive) -> Result<Redriven> {
+    backend::check_batch("ids", request.ids.len())?;
+    Ok(store.atomically(|state, now| state.redrive(request, now)).await)
+}
+
+pub(super) async fn prune(store: &Naive, request: &Prune) -> Result<u64> {
+    backend::check_batch("ids", request.ids.len())?;
+    Ok(store.atomically(|state, now| state.prune(request, now)).await)
+}
+
+impl State {
+    fn intervene(&mut self, id: JobId, intervention: &Intervention, now: DateTime<Utc>) -> Result<()> {
+        let Some(job) = self.jobs.get(&id).cloned() else { return self.not_live(id) };
+        match intervention {
+            Intervention::RetryLater(schedule) => {
+                let next = Job { available_at: schedule.available_at(now), updated_at: now, ..job.clone() };
+                let next = self.spoil_sent_back(self.taken_away(next), &job);
+                self.put_back(next, EventKind::Retried, Fault::NoWakeOnRetryLater, now);
+            }
+            Intervention::Discard { reason } => {
+                let outcome = Outcome::Discarded { reason: reason.clone() };
+                let epoch = self.taken_away(job.clone()).epoch;
+                let kept = job.clone();
+                self.finish(backend::finished(Job { epoch, ..job }, outcome, now), now);
+                if self.has(Fault::AdminDiscardLeavesTheRow) {
+                    self.jobs.insert(id, kept);
+                }
+                if self.has(Fault::AdminDiscardLeavesNoHistory) {
+                    self.history.retain(|row| row.id != id);
+                }
+            }
+            Intervention::Promote => self.promote(job, now),
+        }
+        Ok(())
+    }
+
+    fn promote(&mut self, job: Job, now: DateTime<Utc>) {
+        let waits = job.lease.is_none() && job.available_at > now;
+        let wrongly = match self.fault {
+            Some(Fault::PromoteTakesLeased) => job.lease.is_some(),
+            Some(Fault::PromoteMovesReadyJobs) => job.lease.is_none(),
+            _ => false,
+        };
+        if waits || wrongly {
+            let next = Job { available_at: now, lease: None, updated_at: now, ..job };
+            self.put_back(next, EventKind::Retried, Fault::NoWakeOnPromote, now);
+        }
+    }
+
+    /// The job without its lease, in a new epoch if it had one.
+    fn taken_away(&self, job: Job) -> Job {
+        match job.lease {
+            Some(_) if !self.has(Fault::InterventionKeepsTheEpoch) => {
+                Job { lease: None, epoch: job.epoch.next(), ..job }
+            }
+            _ => Job { lease: None, ..job },
+        }
+    }
+
+    fn spoil_sent_back(&self, mut next: Job, before: &Job) -> Job {
+        match self.fault {
+            Some(Fault::RetryLaterLeavesTheHolder) => {
+                next = Job { lease: before.lease.clone(), epoch: before.epoch, ..next };
+            }
+            Some(Fault::RetryLaterGivesTheAttemptBack) => next.attempts = next.attempts.saturating_sub(1),
+            Some(Fault::RetryLaterForgetsTheError) => next.last_error = None,
+            Some(Fault::RetryLaterIgnoresTheTime) => next.available_at = before.available_at,
+            _ => {}
+        }
+        next
+    }
+
+    fn not_live(&self, id: JobId) -> Result<()> {
+        let finished = self.history.iter().any(|row| row.id == id);
+        match (self.fault, finished) {
+            (Some(Fault::UnknownJobIsOk), false) | (Some(Fault::FinishedJobIsOk), true) => Ok(()),
+            (Some(Fault::FinishedJobIsNotFound), true) => Err(StoreError::NotFound(id)),
+            (_, true) => Err(StoreError::conflict(format!("job {id} is finished"))),
+            (_, false) => Err(StoreError::NotFound(id)),
+        }
+    }
+
+    fn redrive(&mut self, request: &Redrive, now: DateTime<Utc>) -> Redriven {
+        let mut dead: Vec<FinishedJob> =
+            self.history.iter().filter(|row| self.is_redriven(request, row)).cloned().collect();
+        dead.sort_by_key(|row| row.id);
+        if self.has(Fault::RedriveNewestFirst) {
+            dead.reverse();
+        }
+        let limit = if self.has(Fault::RedriveIgnoresLimit) { usize::MAX } else { request.limit.as_usize() };
+        let mut answer = Redriven::default();
+        for row in dead {
+            let counted = if self.has(Fault::ConflictsCountForTheLimit) { answer.conflicts.len() } else { 0 };
+            if answer.jobs.len() + counted >= limit {
+                break;
+            }
+            let key = row.unique_key.as_ref().filter(|_| !self.has(Fault::RedriveIgnoresKeys));
+            if key.is_some_and(|key| self.holder_of(&row.queue, key).is_some()) {
+                answer.conflicts.push(row.id);
+                if self.has(Fault::ConflictStopsTheRedrive) {
+                    break;
+                }
+                continue;
+            }
+            answer.jobs.push(self.revive(row, now));
+        }
+        answer.conflicts.truncate(limit);
+        answer
+    }
+
+    fn is_redriven(&self, request: &Redrive, row: &FinishedJob) -> bool {
+        match self.fault {
+            Some(Fault::RedriveTakesCompleted) => {
+                request.queues.contains(&row.queue) && row.outcome.status() != FinalStatus::Discarded
+            }
+            Some(Fault::RedriveIgnoresQueues) => {
+                Redrive { queues: leasehold_core::Queues::all(), ..request.clone() }.matches(row)
+            }
+            Some(Fault::RedriveIgnoresIds) => Redrive { ids: Vec::new(), ..request.clone() }.matches(row),
+            Some(Fault::RedriveIgnoresKind) => Redrive { kind: None, ..request.clone() }.matches(row),
+            _ => request.matches(row),
+        }
+    }
+
+    fn revive(&mut self, row: FinishedJob, now: DateTime<Utc>) -> JobId {
+        if !self.has(Fault::RedriveLeavesTheHistoryRow) {
+            self.history.retain(|other| other.id != row.id);
+        }
+        let spent = row.attempts;
+        let mut job = backend::redriven(row, now);
+        match self.fault {
+            Some(Fault::RedriveResetsTheEpoch) => job.epoch = Epoch::ZERO,
+            Some(Fault::RedriveKeepsAttempts) => job.attempts = spent,
+            Some(Fault::RedriveForgetsTheError) => job.last_error = None,
+            Some(Fault::RedriveForgetsTheFirstLease) => job.first_leased_at = None,
+            Some(Fault::RedriveForgetsHeaders) => job.headers = leasehold_core::Headers::new(),
+            Some(Fault::RedriveIsCreatedAnew) => job.created_at = now,
+            Some(Fault::RedriveKeepsTheOldTime) => job.available_at = job.created_at,
+            Some(Fault::RedriveGivesANewId) => {
+                self.last_id += 1;
+                job.id = JobId::new(self.last_id);
+            }
+            _ => {}
+        }
+        let id = job.id;
+        self.put_back(job, EventKind::Redriven, Fault::NoWakeOnRedrive, now);
+        id
+    }
+
+    fn prune(&mut self, request: &Prune, now: DateTime<Utc>) -> u64 {
+        let limit = if self.has(Fault::PruneIgnoresLimit) { usize::MAX } else { request.limit.as_usize() };
+        let matching = self.history.iter().filter(|row| self.is_pruned(request, row, now));
+        let gone: Vec<JobId> = matching.map(|row| row.id).take(limit).collect();
+        self.history.retain(|row| !gone.contains(&row.id));
+        if self.has(Fault::PruneTakesLiveJobs) {
+            self.jobs.retain(|_, job| job.lease.is_some() || job.attempts == 0);
+        }
+        if self.has(Fault::PruneCountsWrong) { request.limit.get().into() } else { gone.len() as u64 }
+    }
+
+    fn is_pruned(&self, request: &Prune, row: &FinishedJob, now: DateTime<Utc>) -> bool {
+        let retention = self.effective(&row.queue).retention;
+        let shortest = || self.policies.iter().filter_map(|(_, policy)| policy.retention).min();
+        let mut request = request.clone();
+        match self.fault {
+            Some(Fault::PruneIgnoresAge) if matches!(request.age, PruneAge::OlderThan(_)) => {
+                request.age = PruneAge::OlderThan(Delay::ZERO);
+            }
+            Some(Fault::PruneIgnoresStatuses) => request.statuses.clear(),
+            Some(Fault::PruneIgnoresQueues) => request.queues = leasehold_core::Queues::all(),
+            Some(Fault::PruneIgnoresIds) => request.ids.clear(),
+            Some(Fault::RetentionOfAnotherQueue) => return request.matches(row, shortest(), now),
+            Some(Fault::RetentionDefaultsToNothing) => {
+                return request.matches(row, retention.or(Some(Delay::ZERO)), now);
+            }
+            Some(Fault::PruneByTheHostsClock) => {
+                return request.matches(row, retention, time::whole_micros(Utc::now()));
+            }
+            Some(Fault::PruneCountsAgeFromCreation) => {
+                let row = FinishedJob { finished_at: row.created_at, ..row.clone() };
+                return request.matches(&row, retention, now);
+            }
+            _ => {}
+        }
+        request.matches(row, retention, now)
+    }
+}

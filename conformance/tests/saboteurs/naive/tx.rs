@@ -1,0 +1,232 @@
+//! Speaking on the caller's transaction.
+//!
+//! A transaction is a list of what is to be done. Each operation is tried on a copy of the state in which the list has
+//! been played; the commit plays it on the state itself, and if any part no longer holds, nothing counts.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, Job, NewJob, Receipt, Result, SettleOutcome, Settled, Store, StoreError,
+    TxStore, Verdict, backend,
+};
+
+use super::{Database, Naive, State, lock};
+use crate::fault::Fault;
+
+/// A user's connection.
+pub(crate) struct NaiveConnection {
+    database: Arc<Database>,
+    /// What the open transaction is to do.
+    staged: Option<Vec<Staged>>,
+    spoilt: bool,
+}
+
+enum Staged {
+    Insert(Job),
+    Settle { receipt: Receipt, verdict: Verdict, at: DateTime<Utc> },
+    Once(IdempotencyKey),
+    Write(String),
+}
+
+impl NaiveConnection {
+    pub(crate) fn new(database: &Arc<Database>) -> Self {
+        Self { database: Arc::clone(database), staged: None, spoilt: false }
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.staged = Some(Vec::new());
+    }
+
+    /// A write of the user's own.
+    pub(crate) fn write(&mut self, entry: &str) -> Result<()> {
+        self.open("write")?.push(Staged::Write(entry.to_owned()));
+        Ok(())
+    }
+
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        let staged = self.staged.take().ok_or(StoreError::NoTransaction { operation: "commit" })?;
+        if self.spoilt {
+            return Err(StoreError::conflict("the transaction is aborted"));
+        }
+        self.database.change(|state, _| {
+            let mut next = state.clone();
+            next.locked.clear();
+            let played = staged.iter().try_for_each(|step| next.play(step));
+            if played.is_ok() || state.has(Fault::FailedCommitKeepsTheWrites) {
+                *state = next;
+            }
+            state.locked.clear();
+            played
+        })
+    }
+
+    pub(crate) fn rollback(&mut self) {
+        self.staged = None;
+        self.database.change(|state, _| state.locked.clear());
+    }
+
+    fn open(&mut self, operation: &'static str) -> Result<&mut Vec<Staged>> {
+        self.staged.as_mut().ok_or(StoreError::NoTransaction { operation })
+    }
+
+    /// The state as the transaction sees it.
+    fn view(&self, state: &State) -> Result<State> {
+        let mut view = state.clone();
+        for step in self.staged.iter().flatten() {
+            view.play(step)?;
+        }
+        Ok(view)
+    }
+
+    fn spoil(&mut self, expected: bool, by: Fault) {
+        self.spoilt |= expected && lock(&self.database.state).has(by);
+    }
+}
+
+impl Drop for NaiveConnection {
+    fn drop(&mut self) {
+        if lock(&self.database.state).has(Fault::DroppedTransactionCommits) {
+            let _ = self.commit();
+        }
+    }
+}
+
+#[async_trait]
+impl TxStore<NaiveConnection> for Naive {
+    async fn enqueue_in(&self, conn: &mut NaiveConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        conn.open("enqueue_in")?;
+        backend::check_enqueue(jobs, &self.capabilities())?;
+        let (answers, rows) = self.atomically(|state, now| stage_jobs(conn, state, jobs, now)).await?;
+        conn.spoil(answers.iter().any(|answer| answer.deduplicated), Fault::DuplicateSpoilsTheTransaction);
+        conn.open("enqueue_in")?.extend(rows.into_iter().map(Staged::Insert));
+        Ok(answers)
+    }
+
+    async fn settle_in(
+        &self,
+        conn: &mut NaiveConnection,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
+        if conn.staged.is_none() && self.has(Fault::SettleInWithoutTransaction) {
+            let outcome = self.atomically(|state, now| state.settle_one(*receipt, &verdict, now)).await;
+            return outcome.settled().ok_or(StoreError::lease_lost("settle_in", *receipt));
+        }
+        conn.open("settle_in")?;
+        backend::check_verdict(&verdict, &self.capabilities())?;
+        let step = |state: &mut State, at| -> Result<_> {
+            let mut view = conn.view(state)?;
+            let outcome = view.settle_one(*receipt, &verdict, at);
+            if state.has(Fault::SettleInCountsAtOnce) {
+                state.settle_one(*receipt, &verdict, at);
+            }
+            if state.has(Fault::DroppedTransactionKeepsItsLock) {
+                state.locked.insert(receipt.job);
+            }
+            Ok((outcome, at))
+        };
+        let (outcome, at) = self.atomically(step).await?;
+        conn.spoil(outcome.is_lost(), Fault::LostLeaseSpoilsTheTransaction);
+        let settled = match outcome {
+            SettleOutcome::Settled(settled) => settled,
+            SettleOutcome::LeaseLost if self.has(Fault::SettleInOfAStaleReceiptIsOk) => {
+                return Ok(backend::settled(*receipt, leasehold_core::Fate::Completed));
+            }
+            SettleOutcome::LeaseLost => return Err(StoreError::lease_lost("settle_in", *receipt)),
+        };
+        let verdict = spoil_verdict(self, verdict);
+        if !self.has(Fault::SettleInCountsAtOnce) {
+            conn.open("settle_in")?.push(Staged::Settle { receipt: *receipt, verdict, at });
+        }
+        Ok(settled)
+    }
+
+    async fn once_in(&self, conn: &mut NaiveConnection, key: &IdempotencyKey) -> Result<bool> {
+        conn.open("once_in")?;
+        let step = |state: &mut State, _| -> Result<_> {
+            let known = conn.view(state)?.once.contains(key);
+            if state.has(Fault::OnceSurvivesRollback) {
+                state.once.insert(key.clone());
+            }
+            Ok(known)
+        };
+        let known = self.atomically(step).await?;
+        conn.spoil(known, Fault::SecondOnceSpoilsTheTransaction);
+        if known && !self.has(Fault::OnceIsTrueTwice) {
+            return Ok(false);
+        }
+        conn.open("once_in")?.push(Staged::Once(key.clone()));
+        Ok(true)
+    }
+}
+
+/// The answers, and the rows that the transaction is to put in.
+fn stage_jobs(
+    conn: &NaiveConnection,
+    state: &mut State,
+    jobs: &[NewJob],
+    now: DateTime<Utc>,
+) -> Result<(Vec<Enqueued>, Vec<Job>)> {
+    let mut view = conn.view(state)?;
+    let answers = view.enqueue(jobs, now)?;
+    let accepted = answers.iter().filter(|answer| !answer.deduplicated);
+    let rows: Vec<Job> = accepted.filter_map(|answer| view.jobs.get(&answer.id).cloned()).collect();
+    state.last_id = view.last_id;
+    if state.has(Fault::EnqueueInVisibleBeforeCommit) {
+        state.enqueue(jobs, now)?;
+        return Ok((answers, Vec::new()));
+    }
+    if state.has(Fault::EventsBeforeCommit) {
+        state.events.append(&mut view.events);
+    }
+    Ok((answers, rows))
+}
+
+fn spoil_verdict(store: &Naive, verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Retry { error, .. } if store.has(Fault::SettleInIgnoresTheDelay) => {
+            Verdict::Retry { error, after: leasehold_core::RetryAfter::Backoff }
+        }
+        Verdict::Snooze { .. } if store.has(Fault::SettleInTakesSnoozeForRetry) => Verdict::retry("snoozed"),
+        verdict => verdict,
+    }
+}
+
+impl State {
+    fn play(&mut self, step: &Staged) -> Result<()> {
+        match step {
+            Staged::Insert(job) => {
+                let key = job.unique_key.as_ref().filter(|_| !self.has(Fault::CommitIgnoresKeys));
+                if key.is_some_and(|key| self.holder_of(&job.queue, key).is_some()) {
+                    return Err(StoreError::conflict("another job has taken the unique key"));
+                }
+                self.add(job.clone());
+                if self.has(Fault::NoWakeOnCommit) {
+                    self.woken.clear();
+                }
+                if self.has(Fault::EventsBeforeCommit) {
+                    self.events.clear();
+                }
+            }
+            Staged::Settle { receipt, verdict, at } => {
+                let lost = self.settle_one(*receipt, verdict, *at).is_lost();
+                if lost && !self.has(Fault::CommitForgivesALostLease) {
+                    return Err(StoreError::lease_lost("commit", *receipt));
+                }
+            }
+            Staged::Once(key) => {
+                if !self.once.insert(key.clone())
+                    && !self.has(Fault::OnceIsTrueTwice)
+                    && !self.has(Fault::OnceTrueForTwoOpenTransactions)
+                    && !self.has(Fault::OnceSurvivesRollback)
+                {
+                    return Err(StoreError::conflict("another transaction was first"));
+                }
+            }
+            Staged::Write(entry) => self.ledger.push(entry.clone()),
+        }
+        Ok(())
+    }
+}
