@@ -37,6 +37,8 @@ impl fmt::Display for Failure {
 pub(crate) enum Problem {
     /// A clause is broken.
     Broken(Clause, String),
+    /// Something that the check took for granted is not so; blamed on the first clause of the check.
+    Surprise(String),
     /// The store gave an error where it should have answered; blamed on the first clause of the check.
     Store(StoreError),
     /// The harness gave an error.
@@ -52,6 +54,7 @@ impl Problem {
     pub(crate) fn blame(self, check: &'static str, first: Clause) -> Failure {
         let (clause, observed) = match self {
             Self::Broken(clause, observed) => (clause, observed),
+            Self::Surprise(observed) => (first, observed),
             Self::Store(error) => (first, format!("unexpected error: {}", chain(&error))),
             Self::Harness(error) => return harness_failure(chain(&*error), check),
             Self::NotApplicable(reason) => return harness_failure(reason.to_owned(), check),

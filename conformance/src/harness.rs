@@ -54,9 +54,14 @@ pub trait Harness: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// How many random sequences the model-based check tries. More where a store is fast.
+    /// How many random sequences each model-based check tries: 64. More where a store is fast.
     fn model_cases(&self) -> u32 {
         64
+    }
+
+    /// How long each race goes on beyond its fewest rounds: 400 ms. The longer, the more chances to be wrong.
+    fn race_budget(&self) -> Duration {
+        Duration::from_millis(400)
     }
 }
 
@@ -102,6 +107,10 @@ impl<H: Harness> Harness for Arc<H> {
 
     fn model_cases(&self) -> u32 {
         H::model_cases(self)
+    }
+
+    fn race_budget(&self) -> Duration {
+        H::race_budget(self)
     }
 }
 

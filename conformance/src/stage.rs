@@ -70,6 +70,10 @@ impl Stage {
         self.site.model_cases()
     }
 
+    pub(crate) fn race_budget(&self) -> Duration {
+        self.site.race_budget()
+    }
+
     pub(crate) async fn now(&self) -> Outcome<DateTime<Utc>> {
         Ok(self.store.now().await?)
     }
@@ -103,10 +107,9 @@ impl Stage {
         let mut jobs = self.claim(queues, 1).await?;
         match jobs.pop() {
             Some(job) => Ok(job),
-            None => Err(Problem::Broken(
-                leasehold_core::contract::D13,
-                format!("a job of {queues} should be leasable, but nothing was leased"),
-            )),
+            None => Err(Problem::Surprise(format!(
+                "a job of {queues} should be leasable, but nothing was leased"
+            ))),
         }
     }
 
@@ -148,10 +151,9 @@ impl Stage {
     pub(crate) async fn live(&self, id: JobId) -> Outcome<Job> {
         match self.record(id).await? {
             Record::Live(job) => Ok(job),
-            Record::Finished(job) => Err(Problem::Broken(
-                leasehold_core::contract::C1,
-                format!("{id} should be live, but is {job:?}"),
-            )),
+            Record::Finished(job) => {
+                Err(Problem::Surprise(format!("job {id} should be in the queue, but is {job:?}")))
+            }
         }
     }
 
@@ -159,10 +161,9 @@ impl Stage {
     pub(crate) async fn finished(&self, id: JobId) -> Outcome<leasehold_core::FinishedJob> {
         match self.record(id).await? {
             Record::Finished(job) => Ok(job),
-            Record::Live(job) => Err(Problem::Broken(
-                leasehold_core::contract::C1,
-                format!("{id} should be finished, but is {job:?}"),
-            )),
+            Record::Live(job) => {
+                Err(Problem::Surprise(format!("job {id} should be finished, but is {job:?}")))
+            }
         }
     }
 
@@ -213,6 +214,7 @@ trait Site: Send + Sync {
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn ledger(&self) -> Outcome<Vec<String>>;
     fn model_cases(&self) -> u32;
+    fn race_budget(&self) -> Duration;
 }
 
 struct Played<H: Harness> {
@@ -252,5 +254,9 @@ impl<H: Harness> Site for Played<H> {
 
     fn model_cases(&self) -> u32 {
         self.harness.model_cases()
+    }
+
+    fn race_budget(&self) -> Duration {
+        self.harness.race_budget()
     }
 }

@@ -147,6 +147,18 @@ async fn never_more_than_asked_for(stage: Stage) -> Outcome {
         ensure!(D5, distinct.len() == jobs.len(), "the same job twice in {:?}", ids(&jobs));
         left -= jobs.len();
     }
+    stage.enqueue_many("few", 3).await?;
+    for queues in ["few", "fe*"] {
+        let jobs = stage.claim(queues, 100).await?;
+        let distinct: BTreeSet<_> = ids(&jobs).into_iter().collect();
+        ensure!(D5, distinct.len() == jobs.len(), "asked for more than there is, got {:?}", ids(&jobs));
+        for job in jobs {
+            stage.settle(job.receipt(), Verdict::release()).await?;
+        }
+    }
+    for job in stage.claim("few", 100).await? {
+        stage.settle(job.receipt(), Verdict::done()).await?;
+    }
     let now = stage.now().await?;
     let dump = stage.dump().await?;
     let ready = dump.jobs.iter().filter(|job| job.state(now) == JobState::Ready).count();
@@ -293,11 +305,19 @@ async fn nothing_leasable_is_kept_back(stage: Stage) -> Outcome {
         stage.enqueue_many(queue, count).await?;
     }
     stage.enqueue(new_job("a").priority(i32::MIN)).await?;
-    stage.enqueue(new_job("a").priority(i32::MAX).delay(HOUR)).await?;
+    // More that cannot be leased than a call asks for, in front of what can.
+    for number in 0..30 {
+        stage.enqueue(new_job("a").priority(i32::MAX - number).delay(HOUR)).await?;
+    }
+    let running = stage.enqueue(new_job("b").priority(5)).await?;
+    ensure_eq!(D13, "leased", ids(&stage.claim("b", 1).await?), [running]);
     let mut leased = 0;
     for round in 0..60 {
-        let jobs = stage.claim("*", 7).await?;
+        let jobs = stage.claim(if round % 2 == 0 { "*" } else { "a" }, 7).await?;
         leased += jobs.len();
+        if jobs.is_empty() && round % 2 == 1 {
+            continue;
+        }
         if jobs.is_empty() {
             ensure!(D13, leased == 39, "an empty answer in round {round} after {leased} of 39 jobs");
             return Ok(());

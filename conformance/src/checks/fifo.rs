@@ -202,10 +202,12 @@ async fn a_queue_with_leases_becomes_fifo(stage: Stage) -> Outcome {
     let waiting = stage.enqueue_many("q", 5).await?;
     let jobs = stage.claim("q", 2).await?;
     stage.set_policy("q", fifo()).await?;
-    for job in jobs {
-        expect_leased(&stage, "q", &[], "with leases from before it was Fifo").await?;
-        stage.settle(job.receipt(), Verdict::retry_after("no", Duration::ZERO)?).await?;
-    }
+    expect_leased(&stage, "q", &[], "with leases from before it was Fifo").await?;
+    stage.settle(jobs[0].receipt(), Verdict::retry_after("no", Duration::ZERO)?).await?;
+    expect_leased(&stage, "q", &[], "with a lease behind the first job").await?;
+    stage.age(2 * HOUR).await?;
+    expect_leased(&stage, "q", &[], "with a passed lease behind the first job, before a reclaim").await?;
+    stage.reclaim().await?;
     expect_leased(&stage, "q", &waiting[..1], "after all leases had ended").await?;
     let order = Some(QueueOrder::Priority);
     stage.set_policy("q", QueuePolicy { order, ..QueuePolicy::default() }).await?;

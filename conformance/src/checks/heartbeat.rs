@@ -131,7 +131,10 @@ async fn the_same_receipt_twice_is_answered_twice(stage: Stage) -> Outcome {
 }
 
 async fn it_changes_only_the_lease(stage: Stage) -> Outcome {
-    let job = stage.leased(new_job("q").payload("p").header("h", "v").unique_key("k").priority(2)).await?;
+    let new = new_job("q").payload("p").header("h", "v").unique_key("k").priority(2);
+    let first = stage.leased(new).await?;
+    stage.settle(first.receipt(), Verdict::retry_after("kept", Duration::ZERO)?).await?;
+    let job = stage.claim_one("q").await?;
     let other = stage.leased(new_job("q")).await?;
     beat(&stage, job.receipt(), 2 * HOUR).await?;
     let after = stage.live(job.id).await?;

@@ -28,6 +28,7 @@ checks! { "interleave":
     two_transactions_with_one_once [T5] needs Transactions;
     racing_transactions_write_once [T7] needs Transactions;
     a_claim_does_not_see_an_uncommitted_job [T1] needs Transactions;
+    ids_of_open_transactions_are_not_given_again [E10, T1] needs Transactions;
     an_open_transaction_holds_up_no_other_heartbeat [H7] needs Transactions, ConcurrentWriters;
     a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
 }
@@ -400,5 +401,30 @@ async fn an_open_transaction_holds_up_no_other_heartbeat(stage: Stage) -> Outcom
     ensure!(H7, known, "the job that is being settled was answered {:?}", answers[0]);
     let committed = transaction.commit().await;
     ensure!(T7, committed.is_ok(), "the heartbeat spoiled the commit: {committed:?}");
+    Ok(())
+}
+
+async fn ids_of_open_transactions_are_not_given_again(stage: Stage) -> Outcome {
+    let mut transaction = stage.begin().await?;
+    let mut given: Vec<_> = transaction.enqueue_in(&[new_job("first").build()?]).await?;
+    let (store, site) = (stage.connect().await?, stage.clone());
+    let other = start(async move {
+        let mut answers = store.enqueue(&[new_job("second").build()?]).await?;
+        let mut transaction = site.begin().await?;
+        answers.extend(transaction.enqueue_in(&[new_job("third").build()?]).await?);
+        transaction.commit().await?;
+        Ok(answers)
+    })
+    .await;
+    transaction.commit().await?;
+    given.extend(other.finish().await?);
+    let mut ids: Vec<_> = given.iter().map(|answer| answer.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ensure!(E10, ids.len() == 3, "three jobs, two of them in transactions, were given the ids {given:?}");
+    for (answer, queue) in given.iter().zip(["first", "second", "third"]) {
+        let job = stage.live(answer.id).await?;
+        ensure!(T1, job.queue.as_str() == queue, "the job that was enqueued into {queue} is {job:?}");
+    }
     Ok(())
 }

@@ -20,6 +20,7 @@ checks! { "order":
     one_call_gives_turns_round_by_round [D11];
     calls_go_on_where_the_last_one_stopped [D11];
     a_busy_queue_does_not_starve_the_others [D11];
+    prefixes_take_turns_apart [D11];
 }
 
 async fn drain(stage: &Stage, queues: &str) -> Outcome<Vec<JobId>> {
@@ -223,6 +224,22 @@ async fn a_busy_queue_does_not_starve_the_others(stage: Stage) -> Outcome {
         others == 18,
         "of 20 leases the nine small queues with two jobs each got {others}, expected 18"
     );
+    Ok(())
+}
+
+async fn prefixes_take_turns_apart(stage: Stage) -> Outcome {
+    let queues = ["g:a", "g:m", "g:z", "h:a", "h:m", "h:z"];
+    for queue in queues {
+        stage.enqueue_many(queue, 3).await?;
+    }
+    let mut served = Vec::new();
+    for _ in 0..3 {
+        for prefix in ["g:*", "h:*"] {
+            served.extend(stage.claim(prefix, 1).await?.into_iter().map(|job| job.queue.to_string()));
+        }
+    }
+    served.sort();
+    ensure!(D11, served == queues, "asked for g:* and h:* in turn, three times each, served were {served:?}");
     Ok(())
 }
 

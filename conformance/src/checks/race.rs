@@ -39,19 +39,19 @@ checks! { "race":
 struct Rounds {
     played: u32,
     started: Instant,
+    budget: Duration,
 }
 
 const FEWEST: u32 = 4;
 const MOST: u32 = 150;
-const BUDGET: Duration = Duration::from_millis(400);
 
 impl Rounds {
-    fn new() -> Self {
-        Self { played: 0, started: Instant::now() }
+    fn new(stage: &Stage) -> Self {
+        Self { played: 0, started: Instant::now(), budget: stage.race_budget() }
     }
 
     fn next(&mut self) -> Option<u32> {
-        let more = self.played < FEWEST || (self.played < MOST && self.started.elapsed() < BUDGET);
+        let more = self.played < FEWEST || (self.played < MOST && self.started.elapsed() < self.budget);
         self.played += 1;
         more.then_some(self.played)
     }
@@ -103,7 +103,7 @@ fn count_by_job(jobs: impl IntoIterator<Item = JobId>) -> BTreeMap<JobId, usize>
 
 async fn racing_workers_share_no_job(stage: Stage) -> Outcome {
     let handles = handles(&stage, 8).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let queue = format!("q{round}");
         let enqueued = stage.enqueue_many(&queue, 20).await?;
@@ -136,7 +136,7 @@ async fn racing_workers_share_no_job(stage: Stage) -> Outcome {
 
 async fn racing_workers_of_many_queues_share_no_job(stage: Stage) -> Outcome {
     let handles = handles(&stage, 6).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         for queue in 0..5 {
             stage.enqueue_many(&format!("r{round}:{queue}"), 4).await?;
@@ -159,7 +159,7 @@ async fn racing_workers_of_many_queues_share_no_job(stage: Stage) -> Outcome {
 async fn racing_duplicates_become_one_job(stage: Stage) -> Outcome {
     let handles = handles(&stage, 8).await?;
     let callers: Vec<_> = handles.iter().cycle().take(64).cloned().collect();
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let key = format!("key {round}");
         let answers = at_once(&callers, |index, store| {
@@ -189,7 +189,7 @@ async fn racing_duplicates_become_one_job(stage: Stage) -> Outcome {
 
 async fn racing_duplicates_and_endings_lose_nothing(stage: Stage) -> Outcome {
     let handles = handles(&stage, 6).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let (queue, key) = (format!("q{round}"), format!("k{round}"));
         let first = stage.leased(new_job(&queue).unique_key(key.as_str())).await?;
@@ -222,7 +222,7 @@ async fn racing_duplicates_and_endings_lose_nothing(stage: Stage) -> Outcome {
 
 async fn racing_verdicts_count_once(stage: Stage) -> Outcome {
     let handles = handles(&stage, 6).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let job = stage.leased(new_job(&format!("q{round}"))).await?;
         let answers = at_once(&handles, |index, store| {
@@ -255,7 +255,7 @@ async fn racing_verdicts_count_once(stage: Stage) -> Outcome {
 
 async fn racing_reclaims_count_once(stage: Stage) -> Outcome {
     let handles = handles(&stage, 6).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let queue = format!("q{round}");
         for attempts in [1, 2, 1, 2, 1, 2] {
@@ -283,7 +283,7 @@ async fn racing_reclaims_count_once(stage: Stage) -> Outcome {
 
 async fn a_verdict_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
     let handles = handles(&stage, 4).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let job = stage.leased(new_job(&format!("q{round}"))).await?;
         stage.age(2 * HOUR).await?;
@@ -316,7 +316,7 @@ async fn a_verdict_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
 
 async fn a_heartbeat_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
     let handles = handles(&stage, 4).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let job = stage.leased(new_job(&format!("q{round}"))).await?;
         // Some rounds on either side of the end of the lease.
@@ -346,7 +346,7 @@ async fn a_heartbeat_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
 
 async fn racing_redrives_count_once(stage: Stage) -> Outcome {
     let handles = handles(&stage, 5).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let job = stage.leased(new_job(&format!("q{round}"))).await?;
         stage.settle(job.receipt(), Verdict::dead("no")).await?;
@@ -366,7 +366,7 @@ async fn racing_redrives_count_once(stage: Stage) -> Outcome {
 
 async fn an_observer_sees_every_job_in_one_place(stage: Stage) -> Outcome {
     let handles = handles(&stage, 4).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let queue = format!("q{round}");
         let ids = stage.enqueue_many(&queue, 12).await?;
@@ -475,6 +475,8 @@ async fn handles_opened_at_once_see_the_same_jobs(stage: Stage) -> Outcome {
     while let Some(opened) = opening.join_next().await {
         stores.push(opened.map_err(|error| Problem::Harness(error.into()))??);
     }
+    // One that comes later must find everything too.
+    stores.push(stage.connect().await?);
     for store in stores {
         let jobs = all_jobs(&*store, JobFilter::default()).await?;
         ensure!(C5, jobs.len() == 10, "ten handles enqueued one job each, one of them sees {}", jobs.len());
@@ -484,7 +486,7 @@ async fn handles_opened_at_once_see_the_same_jobs(stage: Stage) -> Outcome {
 
 async fn batches_in_opposite_orders_do_not_hinder_each_other(stage: Stage) -> Outcome {
     let handles = handles(&stage, 6).await?;
-    let mut rounds = Rounds::new();
+    let mut rounds = Rounds::new(&stage);
     while let Some(round) = rounds.next() {
         let queue = format!("q{round}");
         let ids = stage.enqueue_many(&queue, 12).await?;

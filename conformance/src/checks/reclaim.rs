@@ -99,6 +99,8 @@ async fn a_job_on_its_last_attempt_is_a_dead_letter(stage: Stage) -> Outcome {
     let job = stage.leased(new_job("q").max_attempts(1)).await?;
     stage.age(2 * HOUR).await?;
     let reclaimed = stage.reclaim().await?;
+    let fates: Vec<_> = reclaimed.iter().map(|reclaimed| reclaimed.fate).collect();
+    ensure_eq!(R3, "fate", fates, [ReclaimFate::DeadLettered]);
     ensure_eq!(R9, "answer", reclaimed, [Reclaimed::new(&job, ReclaimFate::DeadLettered)]);
     let dead = stage.finished(job.id).await?;
     ensure_eq!(R3, "status", dead.outcome.status(), FinalStatus::DeadLetter);

@@ -141,8 +141,10 @@ async fn a_redriven_job_is_as_it_was_enqueued(stage: Stage) -> Outcome {
         lease: None,
         epoch: last.epoch,
         last_error: Some(Json::error("late")),
+        redrives: 1,
         ..first
     };
+    ensure_eq!(X5, "redrives", seen.redrives, 1);
     ensure_eq!(X2, "the redriven job", seen, as_enqueued);
     ensure_eq!(X5, "rows left in the history", stage.dump().await?.history, []);
     Ok(())
@@ -209,6 +211,7 @@ async fn a_job_can_be_redriven_again_and_again(stage: Stage) -> Outcome {
         stage.settle(job.receipt(), Verdict::dead(format!("error {round}"))).await?;
         let history = stage.dump().await?.history;
         ensure!(X5, history.len() == 1 && history[0].id == id, "round {round}: the history is {history:?}");
+        ensure_eq!(X5, "redrives", history[0].redrives, round);
     }
     Ok(())
 }

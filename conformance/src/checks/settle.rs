@@ -32,6 +32,7 @@ checks! { "settle":
     anybody_with_the_receipt_may_settle [S13];
     ack_and_nack_are_the_named_forms [S3, S5];
     the_fate_is_told [S1];
+    an_error_may_be_null [S4, S8];
 }
 
 /// A job with something in every column, leased for the second time.
@@ -475,5 +476,19 @@ async fn the_fate_is_told(stage: Stage) -> Outcome {
         Fate::DeadLettered,
     ];
     ensure_eq!(S1, "fates", fates, expected);
+    Ok(())
+}
+
+async fn an_error_may_be_null(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q")).await?;
+    let after = leasehold_core::RetryAfter::Delay(leasehold_core::Delay::ZERO);
+    stage.settle(job.receipt(), Verdict::Retry { error: Json::null(), after }).await?;
+    ensure_eq!(S4, "last_error", stage.live(job.id).await?.last_error, Some(Json::null()));
+    let job = stage.claim_one("q").await?;
+    ensure_eq!(S4, "last_error of the leased job", job.last_error, Some(Json::null()));
+    stage.settle(job.receipt(), Verdict::Dead { error: Json::null() }).await?;
+    let dead = stage.finished(job.id).await?;
+    ensure_eq!(S8, "outcome", dead.outcome, End::DeadLetter { error: Json::null() });
+    ensure_eq!(S8, "last_error of the dead letter", dead.last_error, Some(Json::null()));
     Ok(())
 }

@@ -91,6 +91,7 @@ fn told(problem: Problem, sequence: &[Operation]) -> Problem {
     let story = format!("\n  sequence:{}\n  replay:   {REPLAY}='{replay}'", steps.concat());
     match problem {
         Problem::Broken(clause, observed) => Problem::Broken(clause, format!("{observed}{story}")),
+        Problem::Surprise(observed) => Problem::Surprise(format!("{observed}{story}")),
         Problem::Store(error) => {
             let observed = format!("unexpected error: {}{story}", crate::failure::chain(&error));
             Problem::Broken(leasehold_core::contract::C3, observed)

@@ -330,7 +330,7 @@ impl Reference {
 
     pub(crate) fn promote(&mut self, id: JobId) -> bool {
         let Some(job) = self.live(id).cloned() else { return false };
-        if job.lease.is_none() && job.available_at > self.ended {
+        if matches!(job.state(self.ended), JobState::Scheduled | JobState::Retrying) {
             self.replace(Job { available_at: self.ended, updated_at: self.ended, ..job });
         }
         true

@@ -327,8 +327,8 @@ faults! {
     ReclaimGivesTheAttemptBack,
     /// A reclaimed job keeps the error before.
     ReclaimKeepsTheOldError,
-    /// A reclaim raises the epoch.
-    ReclaimRaisesTheEpoch,
+    /// Reclaiming leaves the epoch, so that nobody can tell a reclaimed receipt from one that was settled.
+    ReclaimKeepsTheEpoch,
     /// A reclaim sets the epoch back to 0.
     ReclaimResetsTheEpoch,
     /// A reclaim does not tell of dead letters.

@@ -16,6 +16,8 @@ use crate::overridden::Overridden;
 pub(crate) struct Saboteur {
     pub(crate) fault: Option<Fault>,
     pub(crate) model_cases: u32,
+    /// How long each race goes on.
+    pub(crate) race_budget: Duration,
 }
 
 #[async_trait]
@@ -62,6 +64,10 @@ impl Harness for Saboteur {
 
     fn model_cases(&self) -> u32 {
         self.model_cases
+    }
+
+    fn race_budget(&self) -> Duration {
+        self.race_budget
     }
 }
 

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     BatchSize, Capabilities, Dequeue, Enqueued, Events, Explanation, FinalStatus, FinishedJob,
-    HeartbeatOutcome, HistoryFilter, Intervention, Job, JobFilter, JobId, JobState, LeaseFor, NewJob, Page,
-    Policies, Prune, QueueName, QueueOrder, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues,
-    Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store, Verdict,
-    Wakeups,
+    HeartbeatOutcome, HistoryFilter, Intervention, Job, JobFilter, JobId, JobState, LeaseFor, NewJob,
+    NextAvailable, Page, Policies, Prune, QueueName, QueueOrder, QueuePattern, QueuePolicy, QueueStats,
+    QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome,
+    Store, Verdict, Wakeups,
 };
 
 use crate::fault::Fault;
@@ -144,7 +144,7 @@ impl Store for Overridden {
             Fault::StuckIgnoresAge => self.inner.stuck(Duration::ZERO, limit).await,
             Fault::StuckIgnoresLimit => self.inner.stuck(older_than, BatchSize::MAX).await,
             Fault::StuckCountsFromTheStart => {
-                let expired = JobFilter { states: vec![JobState::Expired], ..JobFilter::default() };
+                let expired = JobFilter { states: Some(vec![JobState::Expired]), ..JobFilter::default() };
                 let (jobs, now) = (self.inner.jobs(&expired).await?.items, self.inner.now().await?);
                 let old = |job: &Job| leasehold_core::time::between(job.created_at, now) >= older_than;
                 Ok(jobs.into_iter().filter(old).take(limit.as_usize()).collect())
@@ -173,15 +173,16 @@ impl Store for Overridden {
         Ok(rows)
     }
 
-    async fn next_available_at(&self, queues: &Queues) -> Result<Option<DateTime<Utc>>> {
-        let right = self.inner.next_available_at(queues).await?;
+    async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {
+        let right = self.inner.next_available_at(queues).await?.map(|next| next.at);
         let jobs = self.all(queues).await?;
         let waiting = jobs.iter().filter(|job| job.lease.is_none()).map(|job| job.available_at).min();
         let policy = match jobs.first() {
             Some(job) => Some(self.inner.policy(&job.queue).await?),
             None => None,
         };
-        Ok(match self.fault {
+        let now = self.inner.now().await?;
+        let spoilt = match self.fault {
             Fault::NextForgetsLeases => waiting,
             Fault::NextForgetsWaitingJobs => {
                 jobs.iter().filter_map(|job| Some(job.lease.as_ref()?.until)).min()
@@ -198,7 +199,8 @@ impl Store for Overridden {
                 waiting
             }
             _ => right,
-        })
+        };
+        Ok(spoilt.map(|at| NextAvailable::new(at, now)))
     }
 
     // ---- As it is.

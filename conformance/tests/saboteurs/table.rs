@@ -177,7 +177,7 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::ReclaimSpendsAnAttempt, contract::R2, "reclaim::a_job_with_attempts_left_is_ready_again"),
     (Fault::ReclaimGivesTheAttemptBack, contract::R8, "reclaim::a_job_with_attempts_left_is_ready_again"),
     (Fault::ReclaimKeepsTheOldError, contract::R8, "reclaim::a_job_with_attempts_left_is_ready_again"),
-    (Fault::ReclaimRaisesTheEpoch, contract::R8, "reclaim::a_job_with_attempts_left_is_ready_again"),
+    (Fault::ReclaimKeepsTheEpoch, contract::R8, "reclaim::a_job_with_attempts_left_is_ready_again"),
     (Fault::ReclaimResetsTheEpoch, contract::R8, "reclaim::a_job_with_attempts_left_is_ready_again"),
     (Fault::ReclaimAnswersOnlyTheRequeued, contract::R9, "reclaim::the_answer_names_every_job"),
     // Administration
@@ -187,7 +187,7 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::RetryLaterGivesTheAttemptBack, contract::A1, "admin::a_job_sent_back_can_be_leased_anew"),
     (Fault::RetryLaterForgetsTheError, contract::A1, "admin::retry_later_sends_a_job_back_from_every_state"),
     (Fault::RetryLaterIgnoresTheTime, contract::A1, "admin::retry_later_sends_a_job_back_from_every_state"),
-    (Fault::AdminDiscardLeavesTheRow, contract::C1, "admin::discard_ends_a_job_in_every_state"),
+    (Fault::AdminDiscardLeavesTheRow, contract::A2, "admin::discard_ends_a_job_in_every_state"),
     (Fault::AdminDiscardLeavesNoHistory, contract::C1, "cancel::intervene_moves_whole_jobs"),
     (Fault::PromoteTakesLeased, contract::A3, "admin::promote_leaves_every_other_job_alone"),
     (Fault::PromoteMovesReadyJobs, contract::A3, "admin::promote_leaves_every_other_job_alone"),

@@ -1,6 +1,8 @@
 //! An administrator's word on one job.
 
-use leasehold_core::{EventKind, Intervention, Job, JobId, Outcome, Result, Schedule, StoreError, backend};
+use leasehold_core::{
+    EventKind, Intervention, Job, JobId, JobState, Outcome, Result, Schedule, StoreError, backend,
+};
 
 use crate::state::{Row, State};
 
@@ -12,7 +14,7 @@ pub(crate) fn intervene(state: &mut State, id: JobId, intervention: &Interventio
             None => StoreError::NotFound(id),
         }); // A5
     };
-    let waits = row.job.lease.is_none() && row.job.available_at > state.now;
+    let waits = matches!(row.job.state(state.now), JobState::Scheduled | JobState::Retrying);
     match intervention {
         Intervention::RetryLater(schedule) => requeue(state, id, schedule),
         Intervention::Discard { reason } => discard(state, id, Outcome::Discarded { reason: reason.clone() }),

@@ -31,7 +31,7 @@ impl Harness for Memory {
 
     async fn create(&self) -> Result<Database, BoxError> {
         // Far from the host's clock, so that a look at the wrong one shows.
-        let clock = ManualClock::new("2001-09-09T01:46:40Z".parse()?);
+        let clock = ManualClock::new("2001-09-09T01:46:40.123456789Z".parse()?);
         Ok(Database { store: MemoryStore::with_clock(clock.clone()), clock })
     }
 

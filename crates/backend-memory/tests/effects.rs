@@ -97,7 +97,8 @@ impl World {
 
     /// The receipts whose writes are there are those with which jobs were completed.
     fn check(&self) {
-        let completed = HistoryFilter { statuses: Some(vec![FinalStatus::Completed]), ..HistoryFilter::default() };
+        let completed =
+            HistoryFilter { statuses: Some(vec![FinalStatus::Completed]), ..HistoryFilter::default() };
         let completed = now(self.store.history(&completed)).unwrap().items;
         let mut settled: Vec<_> =
             completed.iter().map(|job| Receipt { job: job.id, epoch: job.epoch }.to_string()).collect();

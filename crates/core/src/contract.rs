@@ -110,14 +110,14 @@ clauses! {
 
     A1: "retry_later makes a job available at the given time, taking it from its holder if it has one; attempts stay as spent."
     A2: "discard moves a job to the history as discarded, whoever holds it."
-    A3: "promote makes a waiting job available now, and leaves a leased one alone."
+    A3: "promote makes a Scheduled or Retrying job available now, and leaves every other alone."
     A4: "Taking a job away from a holder raises its epoch, and the holder's receipt is stale."
     A5: "An unknown job is NotFound and a finished one is Conflict; nothing changes."
 
-    X1: "Only dead letters are redriven, and only those that the request asks for, oldest first, at most as many as it says."
+    X1: "Only dead letters are redriven, and only those that the request asks for, by id from the smallest, at most as many as it says."
     X2: "A redriven job is Ready now under its old id, with all its attempts before it and everything that was enqueued as it was."
     X3: "A redriven job keeps its epoch, so that no old receipt is ever good again."
-    X4: "A dead letter whose unique key a live job has stays where it is and is named as a conflict; it keeps no other from being redriven."
+    X4: "A dead letter whose unique key a live job has stays where it is and is named as a conflict, up to the request's limit; it keeps no other from being redriven."
     X5: "A redriven job leaves the history, counts one more redrive and keeps its dead letter's error as its last error."
 
     G1: "get finds a job in the queue or in the history, and nothing for an unknown id."
@@ -148,7 +148,7 @@ clauses! {
     P3: "A queue with a rate limit grants at most the burst at once and then as many leases as the rate allows, over all callers and handles."
     P4: "A Fifo queue has one lease at a time and grants it to the live job with the smallest id, whatever its priority."
     P5: "The live job with the smallest id blocks its Fifo queue while it waits, retries, is leased or is Exhausted, and blocks no other queue."
-    P6: "No lease or heartbeat reaches further than the queue's max_lease."
+    P6: "No lease is granted or extended further than the queue's max_lease from now; one that reaches further already stays."
     P7: "With archive dead_only, completed and discarded jobs leave no history; dead letters do."
     P8: "A policy for one queue goes before one for a prefix, a longer prefix before a shorter, field by field."
     P9: "Policies are kept as they were set, replaced as a whole by the next set_policy, and removed by an empty one."

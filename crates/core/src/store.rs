@@ -384,8 +384,8 @@ pub trait Store: Send + Sync + 'static {
     /// Makes a waiting job available now.
     ///
     /// # Contract
-    /// * **[A3](crate::contract::A3)** Without a lease and `available_at > now`: `available_at` now. In any other case
-    ///   nothing changes, and that is no error.
+    /// * **[A3](crate::contract::A3)** Scheduled or Retrying: `available_at` now. In any other state nothing changes, and
+    ///   that is no error.
     ///
     /// # Errors
     /// As [`intervene`](Self::intervene).

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use leasehold_core::{
-    Capabilities, Delay, Epoch, EventKind, FinalStatus, FinishedJob, Intervention, Job, JobId, Outcome,
-    Prune, PruneAge, Redrive, Redriven, Result, StoreError, backend, time,
+    Capabilities, Delay, Epoch, EventKind, FinalStatus, FinishedJob, Intervention, Job, JobId, JobState,
+    Outcome, Prune, PruneAge, Redrive, Redriven, Result, StoreError, backend, time,
 };
 
 use super::{Naive, State};
@@ -17,12 +17,12 @@ pub(super) async fn intervene(store: &Naive, id: JobId, intervention: &Intervent
 }
 
 pub(super) async fn redrive(store: &Naive, request: &Redrive) -> Result<Redriven> {
-    backend::check_batch("ids", request.ids.len())?;
+    backend::check_ids(request.ids.as_deref())?;
     Ok(store.atomically(|state, now| state.redrive(request, now)).await)
 }
 
 pub(super) async fn prune(store: &Naive, request: &Prune) -> Result<u64> {
-    backend::check_batch("ids", request.ids.len())?;
+    backend::check_ids(request.ids.as_deref())?;
     Ok(store.atomically(|state, now| state.prune(request, now)).await)
 }
 
@@ -53,7 +53,7 @@ impl State {
     }
 
     fn promote(&mut self, job: Job, now: DateTime<Utc>) {
-        let waits = job.lease.is_none() && job.available_at > now;
+        let waits = matches!(job.state(now), JobState::Scheduled | JobState::Retrying);
         let wrongly = match self.fault {
             Some(Fault::PromoteTakesLeased) => job.lease.is_some(),
             Some(Fault::PromoteMovesReadyJobs) => job.lease.is_none(),
@@ -134,7 +134,7 @@ impl State {
             Some(Fault::RedriveIgnoresQueues) => {
                 Redrive { queues: leasehold_core::Queues::all(), ..request.clone() }.matches(row)
             }
-            Some(Fault::RedriveIgnoresIds) => Redrive { ids: Vec::new(), ..request.clone() }.matches(row),
+            Some(Fault::RedriveIgnoresIds) => Redrive { ids: None, ..request.clone() }.matches(row),
             Some(Fault::RedriveIgnoresKind) => Redrive { kind: None, ..request.clone() }.matches(row),
             _ => request.matches(row),
         }
@@ -184,9 +184,9 @@ impl State {
             Some(Fault::PruneIgnoresAge) if matches!(request.age, PruneAge::OlderThan(_)) => {
                 request.age = PruneAge::OlderThan(Delay::ZERO);
             }
-            Some(Fault::PruneIgnoresStatuses) => request.statuses.clear(),
+            Some(Fault::PruneIgnoresStatuses) => request.statuses = None,
             Some(Fault::PruneIgnoresQueues) => request.queues = leasehold_core::Queues::all(),
-            Some(Fault::PruneIgnoresIds) => request.ids.clear(),
+            Some(Fault::PruneIgnoresIds) => request.ids = None,
             Some(Fault::RetentionOfAnotherQueue) => return request.matches(row, shortest(), now),
             Some(Fault::RetentionDefaultsToNothing) => {
                 return request.matches(row, retention.or(Some(Delay::ZERO)), now);

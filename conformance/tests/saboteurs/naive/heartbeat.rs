@@ -79,7 +79,7 @@ impl State {
         let until = if fault == Some(Fault::HeartbeatShortens) { asked } else { asked.max(old) };
         self.write_lease(receipt, until, now);
         let told = if fault == Some(Fault::HeartbeatTellsWhatWasAsked) { asked } else { until };
-        HeartbeatOutcome::Extended { until: told }
+        HeartbeatOutcome::Extended { until: told, left: time::between(now, told) }
     }
 
     fn write_lease(&mut self, receipt: Receipt, until: DateTime<Utc>, now: DateTime<Utc>) {

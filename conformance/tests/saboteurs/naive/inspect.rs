@@ -35,7 +35,7 @@ impl State {
     pub(super) fn list_history(&self, filter: &HistoryFilter) -> Page<FinishedJob> {
         let mut filter = filter.clone();
         match self.fault {
-            Some(Fault::HistoryIgnoresStatuses) => filter.statuses.clear(),
+            Some(Fault::HistoryIgnoresStatuses) => filter.statuses = None,
             Some(Fault::HistoryIgnoresQueues) => filter.queues = leasehold_core::Queues::all(),
             Some(Fault::HistoryIgnoresTimes) => filter.finished_from = None,
             Some(Fault::HistoryTimesIncludeTheEnd) => {

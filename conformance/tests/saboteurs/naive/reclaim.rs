@@ -58,11 +58,15 @@ impl State {
     }
 
     fn reclaim_one(&mut self, id: JobId, now: DateTime<Utc>) -> Option<Reclaimed> {
-        let job = self.jobs.get(&id)?.clone();
+        let mut job = self.jobs.get(&id)?.clone();
         let last = job.attempts >= job.max_attempts.get();
+        if job.lease.is_some() && !self.has(Fault::ReclaimKeepsTheEpoch) {
+            job.epoch = job.epoch.next();
+        }
         if last && !(self.has(Fault::CrashedLastAttemptRequeued) && job.lease.is_some()) {
+            let reclaimed = Reclaimed::new(&job, ReclaimFate::DeadLettered);
             self.bury(job, now);
-            return Some(Reclaimed { id, fate: ReclaimFate::DeadLettered });
+            return Some(reclaimed);
         }
         let available_at = self.available_again(&job, now);
         let next = Job {
@@ -72,9 +76,10 @@ impl State {
             updated_at: now,
             ..job.clone()
         };
+        let reclaimed = Reclaimed::new(&job, ReclaimFate::Requeued { available_at });
         let next = self.spoil_reclaimed(next, job);
         self.put_back(next, EventKind::Reclaimed, Fault::NoWakeOnReclaim, now);
-        Some(Reclaimed { id, fate: ReclaimFate::Requeued { available_at } })
+        Some(reclaimed)
     }
 
     /// The job has no attempts left.
@@ -113,7 +118,6 @@ impl State {
             Some(Fault::ReclaimSpendsAnAttempt) => next.attempts += 1,
             Some(Fault::ReclaimGivesTheAttemptBack) => next.attempts -= 1,
             Some(Fault::ReclaimKeepsTheOldError) => next.last_error = before.last_error,
-            Some(Fault::ReclaimRaisesTheEpoch) => next.epoch = next.epoch.next(),
             Some(Fault::ReclaimResetsTheEpoch) => next.epoch = Epoch::ZERO,
             Some(Fault::ReclaimKeepsItsPlace) => next.available_at = before.available_at,
             _ => {}

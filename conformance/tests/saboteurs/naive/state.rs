@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use leasehold_core::{
     Event, EventKind, FinishedJob, IdempotencyKey, Job, JobId, Policies, QueueName, Receipt, UniqueKey,
-    WorkerId, time,
+    WorkerId, backend, time,
 };
 
 use crate::fault::Fault;
@@ -117,7 +117,7 @@ impl State {
             EventKind::DeadLettered if self.has(Fault::DeadLetterToldAsRetry) => EventKind::Retried,
             kind => kind,
         };
-        let event = Event { kind, queue: queue.clone(), job, at };
+        let event = backend::event(kind, queue.clone(), job, at);
         if self.has(Fault::EventsOutOfOrder) {
             self.events.insert(0, event);
         } else {
