@@ -20,7 +20,7 @@ pub(crate) type Running = Pin<Box<dyn Future<Output = failure::Outcome> + Send>>
 /// One check of the suite.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// Its name, such as `dequeue::racing_workers_share_no_job`.
+    /// Its name, such as `race::racing_workers_share_no_job`.
     pub name: &'static str,
     /// The clauses that it proves; an unexpected error is blamed on the first.
     pub clauses: &'static [Clause],

@@ -8,13 +8,14 @@ use leasehold_core::{BoxError, Enqueued, IdempotencyKey, NewJob, Receipt, Result
 
 /// How the suite gets at a backend.
 ///
-/// Checks run in parallel, each on a database of its own, each on a multi-threaded tokio runtime of its own.
+/// Checks run in parallel, each on a database of its own, each on a multi-threaded tokio runtime of its own, and each for
+/// 120 s at most.
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
     /// One database, as a person would name it: a path, a schema, a pool, an `Arc` of memory.
     type Database: Send + Sync + 'static;
 
-    /// The backend's name, for reports.
+    /// The backend's name, for reports: that of the harness's type, unless it is given.
     fn name(&self) -> &str {
         std::any::type_name::<Self>()
     }
@@ -28,19 +29,21 @@ pub trait Harness: Send + Sync + 'static {
     }
 
     /// Opens one more handle on the database, as one more process would: nothing is shared with the other handles but
-    /// what the database itself holds.
+    /// what the database itself holds, and an injected clock. Of a store in memory the clone is a handle.
     async fn connect(&self, database: &Self::Database) -> Result<Arc<dyn Store>, BoxError>;
 
     /// Lets time pass, as far as anybody can see: moves an injected clock forward, or shifts every stored time (of
-    /// jobs, history and rate limits) back by this much. Called only while no operation is running.
+    /// jobs, history and rate limits) back by this much. Called only while no operation is running and no transaction is
+    /// open. An injected clock may stand still otherwise. Start it at a time with odd nanoseconds, far from now: then a
+    /// store that keeps too much, or looks at the wrong clock, is caught.
     async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError>;
 
-    /// Opens a transaction. `None` if the backend is no [`TxStore`](leasehold_core::TxStore).
+    /// Opens a transaction. `None`, as by default, if the backend is no [`TxStore`](leasehold_core::TxStore).
     async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(None)
     }
 
-    /// Gives a connection on which no transaction was opened. `None` if the type of connection is always a
+    /// Gives a connection on which no transaction was opened. `None`, as by default, if the type of connection is always a
     /// transaction.
     async fn no_transaction(
         &self,
@@ -49,7 +52,7 @@ pub trait Harness: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// What [`Transaction::write`] has written and was committed, in any order.
+    /// What [`Transaction::write`] has written and was committed, in any order. Nothing, as by default, without transactions.
     async fn ledger(&self, _database: &Self::Database) -> Result<Vec<String>, BoxError> {
         Ok(Vec::new())
     }

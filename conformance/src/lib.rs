@@ -17,6 +17,7 @@
 //! use leasehold_core::Store;
 //! # use leasehold_memory::{ManualClock, MemoryStore as MyStore};
 //!
+//! #[derive(Clone)]
 //! struct Mine;
 //!
 //! #[async_trait::async_trait]
@@ -25,7 +26,7 @@
 //!     type Database = (MyStore, ManualClock);
 //!
 //!     async fn create(&self) -> Result<Self::Database, BoxError> {
-//!         let clock = ManualClock::new("2001-01-01T00:00:00Z".parse()?);
+//!         let clock = ManualClock::new("2001-01-01T00:00:00.123456789Z".parse()?);
 //!         Ok((MyStore::with_clock(clock.clone()), clock))
 //!     }
 //!
@@ -49,6 +50,16 @@
 //! reason. A failure names the clause of [`leasehold_core::contract`] that is broken, what was promised and what was
 //! seen. [`run`] gives the same as a [`Report`].
 //!
+//! The groups of checks: `enqueue`, `dequeue`, `order`, `settle`, `stale` (receipts), `heartbeat`, `reclaim`, `admin`
+//! (`intervene`, `release`), `redrive`, `list` and `page` (`get`, `jobs`, `history`), `receipts` (and `stuck`), `stats`,
+//! `explain`, `next` (`next_available_at`), `derived` (overrides against the defaults), `prune`, `pause`, `policy`,
+//! `backoff`, `limits`, `rate`, `fifo`, `input`, `time`, `wake`, `events`, `race`, `bulk`, `cancel`, `transaction`,
+//! `interleave`, `model`. Most of them use `enqueue`, `dequeue`, `settle`, `get`, `jobs` and `history` to set the scene, so
+//! write those first.
+//!
+//! A failure of `model` prints a sequence of operations and a line `LEASEHOLD_REPLAY='…'`. Put that before the command to
+//! play the same sequence again: `LEASEHOLD_REPLAY='…' cargo test --test conformance -- model`.
+//!
 //! Time passes by [`Harness::age`], never by sleeping. A harness whose clock can be set should start it far from the
 //! host's, so that a store which uses the wrong clock is caught.
 
@@ -59,6 +70,7 @@ mod dump;
 mod failure;
 mod harness;
 mod model;
+mod plain;
 mod report;
 mod stage;
 
@@ -67,9 +79,13 @@ pub use failure::Failure;
 pub use harness::{Harness, Transaction};
 pub use leasehold_core::BoxError;
 pub use model::{Operation, Planned, Rule, Sentence};
+pub use plain::Plain;
 pub use report::{CheckReport, Outcome, Report};
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -91,12 +107,27 @@ pub fn run<H: Harness + Clone>(harness: &H) -> Report {
     run_checks(harness, |_| true)
 }
 
-/// Runs the checks for which `wanted` says so, one after the other, and reports on them.
+/// Runs the checks for which `wanted` says so, as many at once as there are processors, and reports on them.
 pub fn run_checks<H: Harness + Clone>(harness: &H, wanted: impl Fn(&Check) -> bool) -> Report {
     let harness = Arc::new(harness.clone());
-    let checks = checks().into_iter().filter(wanted);
-    let reports = checks.map(|check| CheckReport::new(&check, check.run(Arc::clone(&harness))));
-    Report::new(harness.name(), reports.collect())
+    let checks: Vec<_> = checks().into_iter().filter(wanted).collect();
+    let (next, reports) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((index, check)) = take_next(&checks, &next) {
+            let report = CheckReport::new(check, check.run(Arc::clone(&harness)));
+            reports.lock().unwrap_or_else(PoisonError::into_inner).insert(index, report);
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Report::new(harness.name(), reports.into_values().collect())
+}
+
+/// The next check that nobody has taken, with its place.
+fn take_next<'a>(checks: &'a [Check], next: &AtomicUsize) -> Option<(usize, &'a Check)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    checks.get(index).map(|check| (index, check))
 }
 
 fn trial<H: Harness>(harness: Arc<H>, check: Check) -> Trial {

@@ -25,7 +25,7 @@ pub enum Outcome {
 /// One check and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Its name, such as `dequeue::racing_workers_share_no_job`.
+    /// Its name, such as `race::racing_workers_share_no_job`.
     pub check: &'static str,
     /// The clauses that it proves.
     pub clauses: Vec<&'static str>,

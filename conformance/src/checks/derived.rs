@@ -3,20 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold_core::contract::{Clause, N1, N2, Y1, Y2, Y3, Y4, Y5};
-use leasehold_core::{
-    BatchSize, Capabilities, Dequeue, Enqueued, Epoch, Explanation, FinishedJob, HeartbeatOutcome,
-    HistoryFilter, Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, Page, Policies, Prune, QueueName,
-    QueuePattern, QueuePolicy, QueueUsage, Queues, Receipt, Reclaimed, Record, Redrive, Redriven, Result,
-    SettleOutcome, Store, Verdict,
-};
+use leasehold_core::{BatchSize, Epoch, Explanation, JobId, Queues, Receipt, Store, Verdict};
 
 use super::scene::{at_most, dead_letter, every_state, fifo, paused, queues, slow_rate};
 use super::stats::tidy;
 use crate::check::checks;
 use crate::failure::{Outcome, Problem, ensure_eq};
+use crate::plain::Plain;
 use crate::stage::{HOUR, Stage, new_job, queue};
 
 checks! { "derived":
@@ -26,62 +21,6 @@ checks! { "derived":
     stuck_agrees_with_the_default [G4];
     receipts_agree_with_the_default [G5];
     what_holds_for_a_queue_agrees_with_the_default [P8];
-}
-
-/// A store with the required methods of another, and with the defaults for all the rest.
-struct Plain(Arc<dyn Store>);
-
-#[async_trait]
-impl Store for Plain {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn now(&self) -> Result<DateTime<Utc>> {
-        self.0.now().await
-    }
-    async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
-        self.0.enqueue(jobs).await
-    }
-    async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
-        self.0.dequeue(request).await
-    }
-    async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
-        self.0.settle(items).await
-    }
-    async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>> {
-        self.0.heartbeat(receipts, extend).await
-    }
-    async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
-        self.0.reclaim(limit).await
-    }
-    async fn intervene(&self, id: JobId, intervention: &Intervention) -> Result<()> {
-        self.0.intervene(id, intervention).await
-    }
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        self.0.get(id).await
-    }
-    async fn jobs(&self, filter: &JobFilter) -> Result<Page<Job>> {
-        self.0.jobs(filter).await
-    }
-    async fn history(&self, filter: &HistoryFilter) -> Result<Page<FinishedJob>> {
-        self.0.history(filter).await
-    }
-    async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
-        self.0.redrive(request).await
-    }
-    async fn prune(&self, request: &Prune) -> Result<u64> {
-        self.0.prune(request).await
-    }
-    async fn set_policy(&self, pattern: &QueuePattern, policy: &QueuePolicy) -> Result<()> {
-        self.0.set_policy(pattern, policy).await
-    }
-    async fn policies(&self) -> Result<Policies> {
-        self.0.policies().await
-    }
-    /// Only the backend knows its tokens.
-    async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {
-        self.0.usage(queue).await
-    }
 }
 
 const QUEUES: [&str; 6] = ["plain", "shut", "full", "line", "g:1", "g:2"];

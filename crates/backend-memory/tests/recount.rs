@@ -4,74 +4,18 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use chrono::{DateTime, Utc};
+use leasehold_conformance::Plain;
 use leasehold_core::{
-    Archive, BatchSize, Capabilities, ConcurrencyLimit, Dequeue, Enqueued, Explanation, FinishedJob,
-    HeartbeatOutcome, HistoryFilter, Intervention, Job, JobFilter, JobId, JobState, LeaseFor, NewJob, Page,
-    Policies, Prune, QueueName, QueueOrder, QueuePattern, QueuePolicy, QueueUsage, Queues, RateLimit,
-    Receipt, Reclaimed, Record, Redrive, Redriven, Result, Schedule, SettleOutcome, Store, Verdict,
+    Archive, BatchSize, ConcurrencyLimit, Dequeue, Explanation, Intervention, Job, JobFilter, JobId,
+    JobState, LeaseFor, Prune, QueueName, QueueOrder, QueuePolicy, Queues, RateLimit, Receipt, Redrive,
+    Schedule, Store, Verdict,
 };
 use leasehold_memory::{ManualClock, MemoryStore};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use support::{SECOND, ids, job, now, store};
-
-/// A store of which only what must be written is written. `usage` must be, where there are rate limits.
-struct Derived(MemoryStore);
-
-#[async_trait]
-impl Store for Derived {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn now(&self) -> Result<DateTime<Utc>> {
-        self.0.now().await
-    }
-    async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
-        self.0.enqueue(jobs).await
-    }
-    async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
-        self.0.dequeue(request).await
-    }
-    async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
-        self.0.settle(items).await
-    }
-    async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>> {
-        self.0.heartbeat(receipts, extend).await
-    }
-    async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
-        self.0.reclaim(limit).await
-    }
-    async fn intervene(&self, id: JobId, intervention: &Intervention) -> Result<()> {
-        self.0.intervene(id, intervention).await
-    }
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        self.0.get(id).await
-    }
-    async fn jobs(&self, filter: &JobFilter) -> Result<Page<Job>> {
-        self.0.jobs(filter).await
-    }
-    async fn history(&self, filter: &HistoryFilter) -> Result<Page<FinishedJob>> {
-        self.0.history(filter).await
-    }
-    async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
-        self.0.redrive(request).await
-    }
-    async fn prune(&self, request: &Prune) -> Result<u64> {
-        self.0.prune(request).await
-    }
-    async fn set_policy(&self, pattern: &QueuePattern, policy: &QueuePolicy) -> Result<()> {
-        self.0.set_policy(pattern, policy).await
-    }
-    async fn policies(&self) -> Result<Policies> {
-        self.0.policies().await
-    }
-    async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {
-        self.0.usage(queue).await
-    }
-}
 
 /// One of a few queues, patterns or jobs, so that operations meet.
 const QUEUES: [&str; 4] = ["a", "b:1", "b:2", "c"];
@@ -150,7 +94,7 @@ fn policy() -> impl Strategy<Value = QueuePolicy> {
 /// Two stores that are told the same: one answers itself, of the other everything is derived that can be.
 struct Pair {
     own: MemoryStore,
-    derived: Derived,
+    derived: Plain,
     clock: ManualClock,
     receipts: Vec<Receipt>,
 }
@@ -158,7 +102,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (own, clock) = store();
-        let derived = Derived(MemoryStore::builder().clock(clock.clone()).seed(7).build());
+        let derived = Plain(Arc::new(MemoryStore::builder().clock(clock.clone()).seed(7).build()));
         Self { own, derived, clock, receipts: Vec::new() }
     }
 

@@ -49,7 +49,10 @@ pub fn accepted(id: JobId, new: &NewJob, policy: &EffectivePolicy, now: DateTime
     }
 }
 
-/// The history row of `job`, finished now. The error of a dead letter becomes its last error.
+/// The history row of `job`, finished now. `processed_by` is the worker of its lease, which must therefore still be there;
+/// the epoch is taken as it is. The error of a dead letter becomes its last error.
+///
+/// Whether the row is kept is for [`Archive::keeps`](crate::Archive::keeps) to say.
 pub fn finished(job: Job, outcome: Outcome, now: DateTime<Utc>) -> FinishedJob {
     let last_error = match &outcome {
         Outcome::DeadLetter { error } => Some(error.clone()),
@@ -283,7 +286,7 @@ pub fn apply_reclaim(
 /// What became of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Applied {
-    /// It stays in the queue, so changed.
+    /// It stays in the queue, so changed: lease, times, attempts, epoch and error are as they are to be stored.
     Live(Job, Fate),
     /// It moves to the history, unless the policy's archive says otherwise.
     Finished(FinishedJob, Fate),

@@ -17,7 +17,7 @@ pub struct Capabilities {
     pub transactions: bool,
     /// It keeps policies: pause, max lease, backoff, default attempts, retention, archive and on-expiry.
     pub policies: bool,
-    /// It keeps concurrency limits.
+    /// It keeps concurrency limits. Like the next two, it stands on `policies`.
     pub concurrency_limit: bool,
     /// It keeps rate limits.
     pub rate_limit: bool,
@@ -31,9 +31,11 @@ pub struct Capabilities {
     pub atomic_batches: bool,
     /// A transaction that is open holds up no operation on other jobs.
     pub concurrent_writers: bool,
-    /// What it has accepted survives a crash of the process.
+    /// What it has accepted survives a crash of the process, and what else the backend's docs say. The suite takes your
+    /// word for the crash; it checks that jobs outlive their handles.
     pub durable: bool,
-    /// The largest payload, result or error that it accepts, in bytes.
+    /// The largest document (payload, result, error or reason) that it accepts, in bytes: 1 MiB unless it was built for
+    /// another size.
     pub payload_limit: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Input that was refused before any backend saw it: which field, and what is wrong with it.
+/// Input that was refused before anything was done: which field, and what is wrong with it.
 ///
 /// ```
 /// use leasehold_core::{Problem, QueueName};

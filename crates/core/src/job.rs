@@ -124,7 +124,7 @@ pub struct Lease {
 }
 
 /// A job in the queue. It has no status: see [`Job::state`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its number.
     pub id: JobId,
@@ -153,6 +153,7 @@ pub struct Job {
     /// When it was leased for the first time.
     pub first_leased_at: Option<DateTime<Utc>>,
     /// What went wrong the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::json::present")]
     pub last_error: Option<Json>,
     /// How often it was a dead letter and put back.
     pub redrives: u32,
@@ -191,7 +192,7 @@ impl Job {
 }
 
 /// A job that has ended: a row of the history.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FinishedJob {
     /// Its number, the same as in the queue.
     pub id: JobId,
@@ -217,6 +218,7 @@ pub struct FinishedJob {
     /// How it ended: `status_final` and `result`.
     pub outcome: Outcome,
     /// The error of its last failed attempt, if any failed. For a dead letter the same as the outcome's.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::json::present")]
     pub last_error: Option<Json>,
     /// How often it was a dead letter and put back.
     pub redrives: u32,
@@ -231,7 +233,7 @@ pub struct FinishedJob {
 }
 
 /// How a job ended, with the document that tells more.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The work was done.
@@ -322,7 +324,7 @@ impl FromStr for FinalStatus {
 }
 
 /// A job wherever it is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// In the queue.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -125,11 +125,16 @@ impl Serialize for Json {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Json {
+impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Self::parse(raw.get()).map_err(serde::de::Error::custom)
     }
+}
+
+/// Reads a document that is there, `null` too: only one that is left out is none.
+pub(crate) fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
 }
 
 fn same_value(a: &Value, b: &Value) -> bool {
@@ -197,6 +202,20 @@ mod tests {
         assert!(matches!(Json::new(&[Some(f32::NAN)]).unwrap_err().problem, Problem::InexactNumber { .. }));
         assert!(matches!(Json::new(&u128::MAX).unwrap_err().problem, Problem::InexactNumber { .. }));
         assert_eq!(Json::error("a\0b").as_str(), "{\"error\":\"a\u{fffd}b\"}");
+    }
+
+    #[test]
+    fn an_error_that_is_null_is_not_none() {
+        #[derive(serde::Serialize, serde::Deserialize, PartialEq, Debug)]
+        struct Row {
+            #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::present")]
+            error: Option<Json>,
+        }
+        for error in [None, Some(Json::null()), Some(Json::error("no"))] {
+            let row = Row { error };
+            let text = serde_json::to_string(&row).unwrap();
+            assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row, "{text}");
+        }
     }
 
     #[test]

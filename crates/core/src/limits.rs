@@ -1,7 +1,9 @@
 //! Every limit of the contract, by name.
 //!
-//! A value beyond a limit is refused with [`Invalid`](crate::Invalid), naming the field and the limit, before a
-//! backend sees it. The limits are the same on every backend.
+//! A value beyond a limit is refused with [`Invalid`](crate::Invalid), naming the field and the limit, when it is made.
+//! Only the length of a batch and the size of a document are refused by the store, with the checks of
+//! [`backend`](crate::backend). The limits are the same on every backend, except that a store may be built for larger or
+//! smaller documents.
 
 use std::time::Duration;
 

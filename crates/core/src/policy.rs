@@ -322,7 +322,7 @@ impl Default for EffectivePolicy {
 }
 
 /// All the policies of a store, and the rule by which they make one for a queue.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Policies(Vec<(QueuePattern, QueuePolicy)>);
 
 impl Policies {

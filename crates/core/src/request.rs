@@ -160,7 +160,7 @@ impl Default for JobFilter {
 }
 
 impl JobFilter {
-    /// Whether `job` is asked for, at the store's time `now`. Leaves out `limit`.
+    /// Whether `job` is asked for, at the store's time `now`: every field but `limit`, `after` included.
     pub fn matches(&self, job: &Job, now: DateTime<Utc>) -> bool {
         self.queues.contains(&job.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == job.kind)
@@ -214,7 +214,7 @@ impl Default for HistoryFilter {
 }
 
 impl HistoryFilter {
-    /// Whether `job` is asked for. Leaves out `limit`.
+    /// Whether `job` is asked for: every field but `limit`, `after` included.
     pub fn matches(&self, job: &FinishedJob) -> bool {
         self.queues.contains(&job.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == job.kind)
@@ -274,7 +274,7 @@ impl Redrive {
         Self { queues: Queues::all(), kind: None, ids: None, limit }
     }
 
-    /// Whether `job` is asked for, being a dead letter. Leaves out `limit`.
+    /// Whether `job` is a dead letter and asked for. Leaves out `limit`.
     pub fn matches(&self, job: &FinishedJob) -> bool {
         job.outcome.status() == FinalStatus::DeadLetter
             && self.queues.contains(&job.queue)
@@ -288,7 +288,8 @@ impl Redrive {
 pub struct Redriven {
     /// The jobs that are back in their queues, oldest first.
     pub jobs: Vec<JobId>,
-    /// Dead letters that were passed over because a live job has their unique key; at most `limit` are named.
+    /// Dead letters that were passed over because a live job has their unique key, by id; at most `limit` are named, the
+    /// first ones.
     pub conflicts: Vec<JobId>,
 }
 

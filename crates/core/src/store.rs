@@ -33,8 +33,9 @@ use crate::verdict::{HeartbeatOutcome, ReceiptStatus, SettleOutcome, Settled, Ve
 ///
 /// * Every method takes values that are already checked, except for the length of batches and the size of documents:
 ///   [`backend`](crate::backend) has one function for each, to be called first.
-/// * *Time* is the store's own clock ([C4](crate::contract::C4)): the database server's if there is one. Within one
-///   call it is read once.
+/// * *Time* is the store's own clock ([C4](crate::contract::C4)): the database server's if there is one, the machine's for
+///   an embedded store. Within one call it is read once.
+/// * A method may block its thread for as long as a local file or lock takes, not for longer: workers share the runtime.
 /// * What a method does to one job becomes visible at once or not at all ([C1](crate::contract::C1)), also if its future
 ///   is dropped halfway ([C2](crate::contract::C2)). Most backends do a whole call in one step.
 /// * A *good receipt* names a live job that has a lease and is in the receipt's epoch, whether or not the lease has
@@ -50,7 +51,7 @@ use crate::verdict::{HeartbeatOutcome, ReceiptStatus, SettleOutcome, Settled, Ve
 ///
 /// Every method can fail with [`Unavailable`](crate::StoreError::Unavailable) (nothing was done; call again),
 /// [`Unknown`](crate::StoreError::Unknown) (the answer was lost), [`Corrupt`](crate::StoreError::Corrupt) or
-/// [`Backend`](crate::StoreError::Backend). The docs of each name only what is particular to it.
+/// [`Backend`](crate::StoreError::Backend) (anything else, such as a full disk or a missing table). The docs of each name only what is particular to it.
 ///
 /// # Cancel safety
 ///
@@ -125,7 +126,8 @@ pub trait Store: Send + Sync + 'static {
     ///   the queues together.
     /// * **[D11](crate::contract::D11)** Over [`Queues::Matching`]: that order inside each queue, and turns between
     ///   queues. Inside one call no queue gets a second job while another matching queue has a leasable job and got
-    ///   none, and so on round by round. The calls of one handle go on where its last call stopped (or where the last
+    ///   none, and so on round by round. Each prefix has turns of its own, and leases from named queues are no turns. The
+    ///   calls of one handle go on where its last call stopped (or where the last
     ///   call of any handle did), so that a queue which was served waits until every other queue with a leasable job was
     ///   served.
     /// * **[D7](crate::contract::D7)** The lease ends at now + `lease_for`, or the queue's `max_lease` if that is
@@ -177,7 +179,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[S4](crate::contract::S4)** `Retry` with a delay, attempts left (`attempts < max_attempts`): lease removed,
     ///   `available_at` now + delay, `last_error` the error; attempts and epoch unchanged.
     /// * **[S5](crate::contract::S5)** `Retry` with [`RetryAfter::Backoff`](crate::RetryAfter::Backoff): the delay is
-    ///   [`Backoff::delay`](crate::Backoff::delay) of the queue's policy for `attempts`, with fresh randomness.
+    ///   [`Backoff::delay`](crate::Backoff::delay) of the queue's policy for `attempts`, with fresh randomness for
+    ///   each item.
     /// * **[S6](crate::contract::S6)** `Retry`, no attempts left: finished as dead letter with the error, which is
     ///   its `last_error` too.
     /// * **[S7](crate::contract::S7)** `Snooze`: lease removed, `attempts - 1`, `available_at` now + delay;
@@ -279,8 +282,9 @@ pub trait Store: Send + Sync + 'static {
     ///   `updated_at` now; queue, kind, priority, key, payload, headers, `max_attempts`, `created_at` and
     ///   `first_leased_at` (= `started_at`) as they were.
     /// * **[X3](crate::contract::X3)** The epoch as it was when the job ended.
-    /// * **[X4](crate::contract::X4)** Passed over, and named in [`Redriven::conflicts`]: those whose unique key a live
-    ///   job has, an earlier one of this very call included. They do not count for `limit`.
+    /// * **[X4](crate::contract::X4)** Passed over, and named in [`Redriven::conflicts`] (the first `limit` of them, by id):
+    ///   those whose unique key a live job has, an earlier one of this very call included. They do not count for `limit`.
+    ///   When `limit` jobs were moved, nothing further is looked at.
     /// * **[X5](crate::contract::X5)** The history row is gone; its error is the job's `last_error`.
     ///
     /// # Errors

@@ -35,7 +35,9 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 ///   the transaction: it can go on and commit.
 /// * **[T8](crate::contract::T8)** A transaction that is dropped without commit leaves nothing, no lock either.
 /// * **[T7](crate::contract::T7)** If the job is taken, settled or reclaimed by another between `settle_in` and the
-///   commit, either that other waits or fails, or the commit fails and nothing of the transaction counts.
+///   commit, either that other waits or fails, or the commit fails and nothing of the transaction counts. The same for a
+///   unique key or an idempotency key that another takes meanwhile. A duplicate that was answered with a live job stays
+///   answered so, also if that job has finished by the time of the commit.
 ///
 /// # Errors
 /// * [`NoTransaction`](crate::StoreError::NoTransaction) **[T4](crate::contract::T4)**: `conn` has no open
@@ -43,6 +45,9 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 /// * [`Invalid`](crate::StoreError::Invalid): as outside.
 /// * [`Unavailable`](crate::StoreError::Unavailable): the database gave the transaction up (a deadlock, a serialization
 ///   failure, a lost connection). Roll it back and run it again from the start.
+///
+/// # Time
+/// Times are those of each call, not of the beginning or the commit of the transaction.
 ///
 /// # Cancel safety
 /// As [`Store`]: after a drop the transaction may be unfit for use, and rolling it back must work.
@@ -52,7 +57,7 @@ pub trait TxStore<C: Send + ?Sized>: Store {
     ///
     /// # Contract
     /// * **[T1](crate::contract::T1)** The jobs exist once the transaction has committed, and never before or otherwise.
-    ///   The ids are known at once.
+    ///   The ids are known at once, and are given to nobody else, whether or not the transaction commits.
     async fn enqueue_in(&self, conn: &mut C, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
     /// [`Store::settle`] of one job on the caller's transaction.
