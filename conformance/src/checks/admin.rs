@@ -24,6 +24,7 @@ checks! { "admin":
     release_gives_the_attempt_back [L1];
     a_stale_release_changes_nothing [L1];
     releases_are_answered_in_order [L1];
+    promote_brings_an_exhausted_job_forward [A3];
 }
 
 async fn retry_later_sends_a_job_back_from_every_state(stage: Stage) -> Outcome {
@@ -262,5 +263,20 @@ async fn releases_are_answered_in_order(stage: Stage) -> Outcome {
     let held: Vec<_> = stage.dump().await?.jobs.iter().map(|job| job.lease.is_some()).collect();
     let expected: Vec<_> = stage.dump().await?.jobs.iter().map(|job| job.id == b.id).collect();
     ensure_eq!(L1, "which jobs are still held", held, expected);
+    Ok(())
+}
+
+async fn promote_brings_an_exhausted_job_forward(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(1)).await?;
+    stage.store.retry_later(job.id, Schedule::after(9 * HOUR)?).await?;
+    let before = stage.live(job.id).await?;
+    let from = stage.now().await?;
+    stage.store.promote(job.id).await?;
+    let to = stage.now().await?;
+    let seen = stage.live(job.id).await?;
+    within(A3, "available_at of an exhausted job", seen.available_at, (from, to))?;
+    within(A3, "updated_at of an exhausted job", seen.updated_at, (from, to))?;
+    let expected = Job { available_at: seen.available_at, updated_at: seen.updated_at, ..before };
+    ensure_eq!(A3, "the promoted job", seen, expected);
     Ok(())
 }
