@@ -28,6 +28,8 @@ checks! { "interleave":
     racing_transactions_write_once [T7] needs Transactions;
     a_claim_does_not_see_an_uncommitted_job [T1] needs Transactions;
     a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
+    a_commit_that_fails_leaves_nothing [T7, T1, T2, T5] needs Transactions;
+    a_job_that_is_being_settled_hides_no_other [R5] needs Transactions;
 }
 
 /// How long to wait for one that may be waiting for us.
@@ -365,5 +367,99 @@ async fn a_transaction_goes_by_the_time_of_each_call(stage: Stage) -> Outcome {
     ensure!(C4, finished >= after_begin, "settled after {after_begin}, finished at {finished}");
     let available = stage.live(snoozed.id).await?.available_at;
     ensure!(C4, available >= after_begin, "snoozed after {after_begin}, available at {available}");
+    Ok(())
+}
+
+/// What can come between a transaction and its commit.
+#[derive(Debug, Clone, Copy)]
+enum Rival {
+    Verdict,
+    Duplicate,
+    Once,
+}
+
+async fn a_commit_that_fails_leaves_nothing(stage: Stage) -> Outcome {
+    for rival in [Rival::Verdict, Rival::Duplicate, Rival::Once] {
+        let stage = stage.fresh().await?;
+        let contested = stage.leased(new_job("q")).await?;
+        let other = stage.leased(new_job("q")).await?;
+        let (shared, own) = (IdempotencyKey::new("shared")?, IdempotencyKey::new("own")?);
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect").await?;
+        let plain = transaction.enqueue_in(&[new_job("new").build()?]).await?[0].id;
+        ensure_eq!(T5, "once", transaction.once_in(&own).await?, true);
+        let _other = transaction.settle_in(&other.receipt(), Verdict::done()).await?;
+        match rival {
+            Rival::Verdict => {
+                let _contested = transaction.settle_in(&contested.receipt(), Verdict::done()).await?;
+            }
+            Rival::Duplicate => {
+                drop(transaction.enqueue_in(&[new_job("new").unique_key("k").build()?]).await?);
+            }
+            Rival::Once => ensure_eq!(T5, "once", transaction.once_in(&shared).await?, true),
+        }
+        let (site, receipt) = (stage.clone(), contested.receipt());
+        let task = start(async move {
+            match rival {
+                Rival::Verdict => drop(site.store.settle(&[(receipt, Verdict::snooze(HOUR)?)]).await?),
+                Rival::Duplicate => {
+                    drop(site.store.enqueue(&[new_job("new").unique_key("k").build()?]).await?);
+                }
+                Rival::Once => {
+                    let mut rival = site.begin().await?;
+                    // Whatever the database says to that: what counts is what the first one leaves.
+                    if rival.once_in(&shared).await.is_ok() {
+                        drop(rival.commit().await);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await;
+        let committed = transaction.commit().await.is_ok();
+        task.finish().await?;
+        let mut later = stage.begin().await?;
+        let seen = [
+            ("the effect", stage.ledger().await? == ["effect"]),
+            ("the new job", stage.store.get(plain).await?.is_some()),
+            ("the other verdict", matches!(stage.record(other.id).await?, Record::Finished(_))),
+            ("the once-key", !later.once_in(&own).await?),
+        ];
+        later.rollback().await?;
+        let right = seen.iter().all(|(_, there)| *there == committed);
+        ensure!(
+            T7,
+            right,
+            "with a rival {rival:?} the transaction committed: {committed}; there is {seen:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn a_job_that_is_being_settled_hides_no_other(stage: Stage) -> Outcome {
+    let first = stage.leased(new_job("q")).await?;
+    stage.age(HOUR / 2).await?;
+    let second = stage.leased(new_job("q")).await?;
+    stage.age(2 * HOUR).await?;
+    let transaction = settling(&stage, &first, "effect").await?;
+    let store = stage.connect().await?;
+    let task = start(async move {
+        let mut reclaimed = Vec::new();
+        for _ in 0..3 {
+            reclaimed.extend(store.reclaim(BatchSize::ONE).await?);
+        }
+        Ok(reclaimed)
+    })
+    .await;
+    let committed = transaction.commit().await.is_ok();
+    let reclaimed: Vec<_> = task.finish().await?.iter().map(|reclaimed| reclaimed.id).collect();
+    ensure!(
+        R5,
+        reclaimed.contains(&second.id),
+        "in three calls for one job each {reclaimed:?} were reclaimed, {} not, while {} was being settled",
+        second.id,
+        first.id
+    );
+    ensure_eq!(T7, "the job being settled was reclaimed", reclaimed.contains(&first.id), !committed);
     Ok(())
 }
