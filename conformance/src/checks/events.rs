@@ -303,7 +303,7 @@ async fn every_event_has_its_time(stage: Stage) -> Outcome {
         match (kind, &job) {
             (EventKind::Leased, _) => job = Some(stage.claim_one("q").await?),
             (EventKind::LeaseLost, Some(job)) => {
-                drop(stage.try_settle(Job::receipt(job), Verdict::done()).await?)
+                stage.try_settle(Job::receipt(job), Verdict::done()).await?;
             }
             (EventKind::Reclaimed | EventKind::DeadLettered, _) => drop(stage.reclaim().await?),
             (EventKind::Redriven, _) => drop(stage.store.redrive(&Redrive::all(BatchSize::MAX)).await?),

@@ -238,7 +238,7 @@ async fn policies_are_kept_to_the_last_digit(stage: Stage) -> Outcome {
     let can = stage.store.capabilities();
     let odd = HOUR + Duration::from_micros(1_234_567);
     let long = 36_524 * 24 * HOUR + Duration::from_micros(999_999);
-    for (rate, jitter) in [(0.1, 0.1), (1234.567_891_234, 1.0 / 3.0), (0.001, 0.0), (10_000.0, 1.0)] {
+    for (rate, jitter) in [(0.1, 0.1), (1_234.567_891_234, 1.0 / 3.0), (0.001, 0.0), (10_000.0, 1.0)] {
         let policy = QueuePolicy {
             rate: can.rate_limit.then_some(RateLimit::new(rate, 1_000_000)?),
             max_lease: Some(lease_for(odd)?),
