@@ -24,6 +24,7 @@ checks! { "admin":
     release_gives_the_attempt_back [L1];
     a_stale_release_changes_nothing [L1];
     releases_are_answered_in_order [L1];
+    promote_leaves_an_exhausted_job_alone [A3];
 }
 
 async fn retry_later_sends_a_job_back_from_every_state(stage: Stage) -> Outcome {
@@ -263,4 +264,12 @@ async fn releases_are_answered_in_order(stage: Stage) -> Outcome {
     let expected: Vec<_> = stage.dump().await?.jobs.iter().map(|job| job.id == b.id).collect();
     ensure_eq!(L1, "which jobs are still held", held, expected);
     Ok(())
+}
+
+async fn promote_leaves_an_exhausted_job_alone(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(1)).await?;
+    stage.store.retry_later(job.id, Schedule::after(9 * HOUR)?).await?;
+    let before = stage.dump().await?;
+    stage.store.promote(job.id).await?;
+    holds(leasehold_core::contract::A3, &stage, &before, "promote changed an Exhausted job").await
 }

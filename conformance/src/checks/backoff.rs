@@ -16,6 +16,7 @@ checks! { "backoff":
     a_retry_waits_as_the_backoff_says [S5] needs Policies;
     the_backoff_is_spread_by_its_jitter [S5] needs Policies;
     an_expired_job_waits_as_the_backoff_says [P12] needs Policies;
+    an_expired_job_that_waits_has_its_error [R8, P12] needs Policies;
 }
 
 fn backoff(jitter: f64, on_expiry: Option<OnExpiry>) -> Outcome<QueuePolicy> {
@@ -102,5 +103,16 @@ async fn an_expired_job_waits_as_the_backoff_says(stage: Stage) -> Outcome {
     stage.age(HOUR).await?;
     stage.reclaim().await?;
     ensure_eq!(R3, "ended", stage.finished(id).await?.outcome.status(), FinalStatus::DeadLetter);
+    Ok(())
+}
+
+async fn an_expired_job_that_waits_has_its_error(stage: Stage) -> Outcome {
+    stage.set_policy("q", backoff(0.0, Some(OnExpiry::Backoff))?).await?;
+    let job = stage.leased(new_job("q")).await?;
+    stage.age(HOUR).await?;
+    stage.reclaim().await?;
+    let seen = stage.live(job.id).await?;
+    ensure_eq!(R8, "last_error", seen.last_error, Some(leasehold_core::backend::lease_expired()));
+    ensure_eq!(R8, "attempts and epoch", (seen.attempts, seen.epoch), (job.attempts, job.epoch));
     Ok(())
 }

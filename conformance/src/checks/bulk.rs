@@ -17,6 +17,7 @@ checks! { "bulk":
     thousands_of_queues_are_asked_for_by_name [D9, Q3];
     thousands_of_queues_take_turns [D11];
     the_longest_names_come_back_equal [E9];
+    one_order_over_thousands_of_named_queues [D6];
 }
 
 const MANY: u32 = 10_000;
@@ -161,5 +162,26 @@ async fn the_longest_names_come_back_equal(stage: Stage) -> Outcome {
             Some(name(last))
         );
     }
+    Ok(())
+}
+
+async fn one_order_over_thousands_of_named_queues(stage: Stage) -> Outcome {
+    let names: Vec<_> = (0..3000).map(|number| format!("queue {number:04}")).collect();
+    // The last queue has the most urgent job.
+    let jobs =
+        names.iter().enumerate().step_by(30).map(|(at, name)| new_job(name).priority(at as i32).build());
+    let answers = stage.store.enqueue(&jobs.collect::<Result<Vec<_>, _>>()?).await?;
+    let expected: Vec<_> = answers.iter().rev().map(|answer| answer.id).collect();
+    let queues = Queues::named(names.iter().map(String::as_str))?;
+    let request = Dequeue { lease_for: lease_for(HOUR)?, ..Dequeue::new(queues, "suite")?.limit(7)? };
+    let mut leased = Vec::new();
+    for _ in 0..200 {
+        let jobs = stage.store.dequeue(&request).await?;
+        if jobs.is_empty() {
+            break;
+        }
+        leased.extend(ids(&jobs));
+    }
+    ensure_eq!(D6, "order over 3000 named queues", leased, expected);
     Ok(())
 }

@@ -29,6 +29,7 @@ checks! { "cancel":
     prune_and_policies_are_left_whole [C2];
     reads_leave_the_store_fit_for_use [C2];
     transactions_leave_nothing [C2, T8] needs Transactions;
+    a_policy_that_is_replaced_is_left_whole [C2, P9] needs Policies;
 }
 
 /// No operation has more await points than this; one that never ends fails.
@@ -356,5 +357,26 @@ async fn transactions_leave_nothing(stage: Stage) -> Outcome {
             "dropped after {polls} polls, a job of the transaction is there: {left:?}"
         );
         answer
+    })
+}
+
+async fn a_policy_that_is_replaced_is_left_whole(stage: Stage) -> Outcome {
+    let attempts = |attempts: usize| -> Outcome<QueuePolicy> {
+        let max_attempts = Some(leasehold_core::MaxAttempts::new(1 + attempts as u32)?);
+        Ok(QueuePolicy { max_attempts, ..QueuePolicy::default() })
+    };
+    at_every_await_point!(stage, polls, {
+        let pattern = "p".parse()?;
+        // There is something to lose, and it is another one than that which comes.
+        let (before, policy) = (attempts(2 * polls)?, attempts(2 * polls + 1)?);
+        stage.store.set_policy(&pattern, &before).await?;
+        let answer = cancelled_after(stage.store.set_policy(&pattern, &policy), polls).await;
+        let after = stage.store.policies().await?.set_for(&pattern);
+        ensure!(
+            C2,
+            after == before || after == policy,
+            "set_policy dropped after {polls} polls left {after:?}"
+        );
+        answer.is_some()
     })
 }

@@ -26,6 +26,7 @@ checks! { "dequeue":
     the_answer_is_what_is_stored [D12];
     nothing_leasable_is_kept_back [D13];
     an_empty_queue_gives_nothing [D13];
+    a_worker_is_named_to_the_last_byte [D7, S12];
 }
 
 async fn only_ready_jobs_are_leased(stage: Stage) -> Outcome {
@@ -331,6 +332,21 @@ async fn an_empty_queue_gives_nothing(stage: Stage) -> Outcome {
     for queues in ["none", "none*", "*"] {
         let jobs = stage.claim(queues, 10).await?;
         ensure!(D13, jobs.is_empty(), "{queues:?} of an empty store gave {jobs:?}");
+    }
+    Ok(())
+}
+
+async fn a_worker_is_named_to_the_last_byte(stage: Stage) -> Outcome {
+    for worker in ["w", "W", "w ", " w", "w'\\\"%_"] {
+        let id = stage.enqueue(new_job("q")).await?;
+        let jobs = stage.store.dequeue(&Dequeue::new("q", worker)?.lease_for(HOUR)?).await?;
+        ensure_eq!(D7, "leased", ids(&jobs), [id]);
+        let name = |job: &Job| job.lease.as_ref().map(|lease| lease.worker.to_string());
+        ensure_eq!(D7, "worker in the answer", name(&jobs[0]).as_deref(), Some(worker));
+        ensure_eq!(D7, "worker as stored", name(&stage.live(id).await?).as_deref(), Some(worker));
+        stage.settle(jobs[0].receipt(), Verdict::done()).await?;
+        let by = stage.finished(id).await?.processed_by.map(|worker| worker.to_string());
+        ensure_eq!(S12, "processed_by", by.as_deref(), Some(worker));
     }
     Ok(())
 }

@@ -32,6 +32,9 @@ checks! { "enqueue":
     attempts_default_to_the_policy [E12] needs Policies;
     ids_are_never_given_twice [E10];
     a_full_batch_is_accepted [E1, E2];
+    long_keys_are_told_apart [E7];
+    an_exhausted_job_has_its_key [E6];
+    ids_are_never_given_twice_where_nothing_is_kept [E10] needs Policies;
 }
 
 async fn a_refused_batch_leaves_nothing(stage: Stage) -> Outcome {
@@ -402,5 +405,55 @@ async fn a_full_batch_is_accepted(stage: Stage) -> Outcome {
     ensure_eq!(E1, "jobs in the queue", listed.len(), count);
     let last = stage.store.get(ids[count - 1]).await?;
     ensure!(E1, matches!(last, Some(Record::Live(_))), "the last job of the batch is {last:?}");
+    Ok(())
+}
+
+async fn long_keys_are_told_apart(stage: Stage) -> Outcome {
+    // Where an index or a column could end: all of these are live in one queue at the same time.
+    let mut seen = BTreeSet::new();
+    for common in [31, 63, 127, 190, 199, 254] {
+        for last in ["a", "b"] {
+            let key = "k".repeat(common) + last;
+            let answers = stage.store.enqueue(&[new_job("q").unique_key(key.as_str()).build()?]).await?;
+            let fresh = answers.len() == 1 && !answers[0].deduplicated && seen.insert(answers[0].id);
+            ensure!(E7, fresh, "a key that differs in byte {} was answered {answers:?}", common + 1);
+        }
+    }
+    Ok(())
+}
+
+async fn an_exhausted_job_has_its_key(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").unique_key("k").max_attempts(1)).await?;
+    stage.store.retry_later(job.id, Schedule::Now).await?;
+    expect_taken(&stage, job.id, "exhausted").await?;
+    stage.reclaim().await?;
+    let again = stage.store.enqueue(&[new_job("q").unique_key("k").build()?]).await?;
+    ensure!(E6, !again[0].deduplicated, "the key of a dead letter is still taken: {again:?}");
+    Ok(())
+}
+
+async fn ids_are_never_given_twice_where_nothing_is_kept(stage: Stage) -> Outcome {
+    let archive = Some(leasehold_core::Archive::DeadOnly);
+    stage.set_policy("q", QueuePolicy { archive, ..QueuePolicy::default() }).await?;
+    let mut last: Option<leasehold_core::Job> = None;
+    for round in 0..5 {
+        let job = stage.leased(new_job("q")).await?;
+        if let Some(last) = &last {
+            ensure!(E10, job.id > last.id, "round {round}: the id {} was given after {}", job.id, last.id);
+            let outcome = stage.try_settle(last.receipt(), Verdict::dead("not mine")).await?;
+            ensure!(
+                S2,
+                outcome.is_lost(),
+                "the receipt {} of a job before was answered {outcome:?}",
+                last.receipt()
+            );
+        }
+        if round % 2 == 0 {
+            stage.settle(job.receipt(), Verdict::done()).await?;
+        } else {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+        last = Some(job);
+    }
     Ok(())
 }

@@ -22,6 +22,10 @@ checks! { "events":
     a_batch_is_told_job_by_job [V1] needs Events;
     only_the_queues_asked_for_are_told [V1] needs Events;
     a_transaction_is_told_after_its_commit [V1] needs Events, Transactions;
+    every_verdict_in_a_transaction_is_told [V1] needs Events, Transactions;
+    every_stale_receipt_is_told [V1] needs Events;
+    an_exhausted_job_that_dies_is_told [V1] needs Events;
+    every_event_has_its_time [V1, C4] needs Events;
 }
 
 /// How long an event may take: a bound, not a wait.
@@ -217,4 +221,100 @@ async fn a_transaction_is_told_after_its_commit(stage: Stage) -> Outcome {
     expect(&mut events, answers[0].id, &[EventKind::Enqueued]).await?;
     expect(&mut events, held.id, &[EventKind::Settled]).await?;
     expect_quiet(&mut events, "nothing more has happened").await
+}
+
+async fn every_verdict_in_a_transaction_is_told(stage: Stage) -> Outcome {
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    let verdicts = [
+        (Verdict::done(), EventKind::Settled),
+        (Verdict::discard("no"), EventKind::Settled),
+        (Verdict::dead("no"), EventKind::DeadLettered),
+        (Verdict::retry_after("no", HOUR)?, EventKind::Retried),
+        (Verdict::retry("no"), EventKind::Retried),
+        (Verdict::snooze(HOUR)?, EventKind::Retried),
+    ];
+    for (verdict, told) in verdicts {
+        let job = leased(&stage, &mut events).await?;
+        let mut transaction = stage.begin().await?;
+        let _settled = transaction.settle_in(&job.receipt(), verdict).await?;
+        transaction.commit().await?;
+        expect(&mut events, job.id, &[told]).await?;
+    }
+    expect_quiet(&mut events, "nothing more has happened").await
+}
+
+async fn every_stale_receipt_is_told(stage: Stage) -> Outcome {
+    let back = stage.leased(new_job("q")).await?;
+    stage.store.retry_later(back.id, Schedule::after(HOUR)?).await?;
+    let done = stage.leased(new_job("q")).await?;
+    stage.settle(done.receipt(), Verdict::done()).await?;
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    for job in [back, done] {
+        let receipt = job.receipt();
+        stage.try_settle(receipt, Verdict::done()).await?;
+        stage.store.release(&[receipt]).await?;
+        stage.store.heartbeat(&[receipt], lease_for(HOUR)?).await?;
+        let lost = stage.store.ack(&receipt, Json::null()).await;
+        ensure!(V1, lost.is_err(), "ack with a stale receipt was answered {lost:?}");
+        let lost = stage.store.nack(&receipt, Json::null()).await;
+        ensure!(V1, lost.is_err(), "nack with a stale receipt was answered {lost:?}");
+        expect(&mut events, job.id, &[EventKind::LeaseLost; 5]).await?;
+        if stage.store.capabilities().transactions {
+            let mut transaction = stage.begin().await?;
+            let lost = transaction.settle_in(&receipt, Verdict::done()).await;
+            ensure!(V1, lost.is_err(), "settle_in with a stale receipt was answered {lost:?}");
+            transaction.commit().await?;
+            expect(&mut events, job.id, &[EventKind::LeaseLost]).await?;
+        }
+    }
+    expect_quiet(&mut events, "nothing more has happened").await
+}
+
+async fn an_exhausted_job_that_dies_is_told(stage: Stage) -> Outcome {
+    let job = stage.leased(new_job("q").max_attempts(1)).await?;
+    stage.store.retry_later(job.id, Schedule::Now).await?;
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    stage.reclaim().await?;
+    expect(&mut events, job.id, &[EventKind::DeadLettered]).await?;
+    expect_quiet(&mut events, "nothing more has happened").await
+}
+
+async fn every_event_has_its_time(stage: Stage) -> Outcome {
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    let mut from = stage.now().await?;
+    let id = stage.enqueue(new_job("q").max_attempts(2)).await?;
+    let kinds = [
+        EventKind::Enqueued,
+        EventKind::Leased,
+        EventKind::Reclaimed,
+        EventKind::LeaseLost,
+        EventKind::Leased,
+        EventKind::DeadLettered,
+        EventKind::Redriven,
+        EventKind::Retried,
+        EventKind::Settled,
+    ];
+    let mut job = None;
+    for kind in kinds {
+        if kind != EventKind::Enqueued {
+            stage.age(2 * HOUR).await?;
+            from = stage.now().await?;
+        }
+        match (kind, &job) {
+            (EventKind::Leased, _) => job = Some(stage.claim_one("q").await?),
+            (EventKind::LeaseLost, Some(job)) => {
+                stage.try_settle(Job::receipt(job), Verdict::done()).await?;
+            }
+            (EventKind::Reclaimed | EventKind::DeadLettered, _) => drop(stage.reclaim().await?),
+            (EventKind::Redriven, _) => drop(stage.store.redrive(&Redrive::all(BatchSize::MAX)).await?),
+            (EventKind::Retried, _) => stage.store.retry_later(id, Schedule::Now).await?,
+            (EventKind::Settled, _) => stage.store.discard(id, Json::null()).await?,
+            _ => {}
+        }
+        let to = stage.now().await?;
+        let event = next(&mut events).await?;
+        ensure_eq!(V1, "what was told", (event.kind, event.job), (kind, id));
+        within(V1, &format!("the time of {kind:?}"), event.at, (from, to))?;
+    }
+    Ok(())
 }

@@ -26,6 +26,7 @@ checks! { "fifo":
     a_queue_with_leases_becomes_fifo [P4] needs Fifo;
     racing_claims_get_one_job [P4] needs Fifo;
     racing_workers_keep_the_order [P4] needs Fifo;
+    the_order_holds_for_handles_that_are_open [P4, P9] needs Fifo;
 }
 
 async fn expect_leased(stage: &Stage, selection: &str, expected: &[JobId], why: &str) -> Outcome {
@@ -270,5 +271,18 @@ async fn work(
             break;
         }
     }
+    Ok(())
+}
+
+async fn the_order_holds_for_handles_that_are_open(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let first = stage.enqueue(new_job("q")).await?;
+    let urgent = stage.enqueue(new_job("q").priority(9)).await?;
+    let jobs = other.dequeue(&crate::stage::request("q", 1)?).await?;
+    ensure_eq!(P4, "leased by priority", jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [urgent]);
+    other.release(&[jobs[0].receipt()]).await?;
+    stage.set_policy("q", fifo()).await?;
+    let jobs = other.dequeue(&crate::stage::request("q", 9)?).await?;
+    ensure_eq!(P4, "leased in order", jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [first]);
     Ok(())
 }

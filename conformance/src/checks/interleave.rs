@@ -31,6 +31,8 @@ checks! { "interleave":
     ids_of_open_transactions_are_not_given_again [E10, T1] needs Transactions;
     an_open_transaction_holds_up_no_other_heartbeat [H7] needs Transactions, ConcurrentWriters;
     a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
+    a_commit_that_fails_leaves_nothing [T7, T1, T2, T5] needs Transactions;
+    a_job_that_is_being_settled_hides_no_other [R5] needs Transactions;
 }
 
 /// How long to wait for one that may be waiting for us.
@@ -426,5 +428,99 @@ async fn ids_of_open_transactions_are_not_given_again(stage: Stage) -> Outcome {
         let job = stage.live(answer.id).await?;
         ensure!(T1, job.queue.as_str() == queue, "the job that was enqueued into {queue} is {job:?}");
     }
+    Ok(())
+}
+
+/// What can come between a transaction and its commit.
+#[derive(Debug, Clone, Copy)]
+enum Rival {
+    Verdict,
+    Duplicate,
+    Once,
+}
+
+async fn a_commit_that_fails_leaves_nothing(stage: Stage) -> Outcome {
+    for rival in [Rival::Verdict, Rival::Duplicate, Rival::Once] {
+        let stage = stage.fresh().await?;
+        let contested = stage.leased(new_job("q")).await?;
+        let other = stage.leased(new_job("q")).await?;
+        let (shared, own) = (IdempotencyKey::new("shared")?, IdempotencyKey::new("own")?);
+        let mut transaction = stage.begin().await?;
+        transaction.write("effect").await?;
+        let plain = transaction.enqueue_in(&[new_job("new").build()?]).await?[0].id;
+        ensure_eq!(T5, "once", transaction.once_in(&own).await?, true);
+        let _other = transaction.settle_in(&other.receipt(), Verdict::done()).await?;
+        match rival {
+            Rival::Verdict => {
+                let _contested = transaction.settle_in(&contested.receipt(), Verdict::done()).await?;
+            }
+            Rival::Duplicate => {
+                drop(transaction.enqueue_in(&[new_job("new").unique_key("k").build()?]).await?);
+            }
+            Rival::Once => ensure_eq!(T5, "once", transaction.once_in(&shared).await?, true),
+        }
+        let (site, receipt) = (stage.clone(), contested.receipt());
+        let task = start(async move {
+            match rival {
+                Rival::Verdict => drop(site.store.settle(&[(receipt, Verdict::snooze(HOUR)?)]).await?),
+                Rival::Duplicate => {
+                    drop(site.store.enqueue(&[new_job("new").unique_key("k").build()?]).await?);
+                }
+                Rival::Once => {
+                    let mut rival = site.begin().await?;
+                    // Whatever the database says to that: what counts is what the first one leaves.
+                    if rival.once_in(&shared).await.is_ok() {
+                        drop(rival.commit().await);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await;
+        let committed = transaction.commit().await.is_ok();
+        task.finish().await?;
+        let mut later = stage.begin().await?;
+        let seen = [
+            ("the effect", stage.ledger().await? == ["effect"]),
+            ("the new job", stage.store.get(plain).await?.is_some()),
+            ("the other verdict", matches!(stage.record(other.id).await?, Record::Finished(_))),
+            ("the once-key", !later.once_in(&own).await?),
+        ];
+        later.rollback().await?;
+        let right = seen.iter().all(|(_, there)| *there == committed);
+        ensure!(
+            T7,
+            right,
+            "with a rival {rival:?} the transaction committed: {committed}; there is {seen:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn a_job_that_is_being_settled_hides_no_other(stage: Stage) -> Outcome {
+    let first = stage.leased(new_job("q")).await?;
+    stage.age(HOUR / 2).await?;
+    let second = stage.leased(new_job("q")).await?;
+    stage.age(2 * HOUR).await?;
+    let transaction = settling(&stage, &first, "effect").await?;
+    let store = stage.connect().await?;
+    let task = start(async move {
+        let mut reclaimed = Vec::new();
+        for _ in 0..3 {
+            reclaimed.extend(store.reclaim(BatchSize::ONE).await?);
+        }
+        Ok(reclaimed)
+    })
+    .await;
+    let committed = transaction.commit().await.is_ok();
+    let reclaimed: Vec<_> = task.finish().await?.iter().map(|reclaimed| reclaimed.id).collect();
+    ensure!(
+        R5,
+        reclaimed.contains(&second.id),
+        "in three calls for one job each {reclaimed:?} were reclaimed, {} not, while {} was being settled",
+        second.id,
+        first.id
+    );
+    ensure_eq!(T7, "the job being settled was reclaimed", reclaimed.contains(&first.id), !committed);
     Ok(())
 }

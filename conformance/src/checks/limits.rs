@@ -12,7 +12,7 @@ use super::scene::{at_most, claim_at_once, handles, paused, queues, urgent};
 use crate::check::checks;
 use crate::dump::all_jobs;
 use crate::failure::{Outcome, Problem, ensure, ensure_eq};
-use crate::stage::{HOUR, Stage, ids, request, request_named};
+use crate::stage::{HOUR, Stage, ids, new_job, request, request_named};
 
 checks! { "limits":
     a_queue_has_no_more_leases_than_its_limit [P2] needs ConcurrencyLimit;
@@ -24,6 +24,11 @@ checks! { "limits":
     a_paused_queue_holds_back_no_other [P13] needs Policies;
     racing_claims_stay_within_the_limit [P2] needs ConcurrencyLimit;
     racing_workers_stay_within_the_limit [P2] needs ConcurrencyLimit;
+    however_many_are_held_back_they_hide_no_other [P13, D13] needs Policies;
+    however_many_queues_are_held_back_they_hide_no_other [P13, D13] needs Policies;
+    every_end_of_a_passed_lease_frees_its_place [P2] needs ConcurrencyLimit;
+    an_end_in_a_transaction_frees_its_place [P2] needs ConcurrencyLimit, Transactions;
+    a_limit_holds_for_handles_that_are_open [P2, P9] needs ConcurrencyLimit;
 }
 
 async fn leased(stage: &Stage) -> Outcome<usize> {
@@ -209,5 +214,92 @@ async fn work(
         let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
         store.settle(&items).await?;
     }
+    Ok(())
+}
+
+async fn however_many_are_held_back_they_hide_no_other(stage: Stage) -> Outcome {
+    // More than any number of candidates that a store might look at.
+    let urgent = (0..3000).map(|_| new_job("shut").priority(9).build()).collect::<Result<Vec<_>, _>>()?;
+    stage.store.enqueue(&urgent).await?;
+    stage.set_policy("shut", paused()).await?;
+    let low = stage.enqueue_many("open", 2).await?;
+    let named = stage.store.dequeue(&request_named(&["open", "shut"], 1)?).await?;
+    ensure_eq!(P13, "leased beside 3000 urgent jobs of a paused queue", ids(&named), low[..1]);
+    ensure_eq!(P13, "leased over a prefix", ids(&stage.claim("*", 1).await?), low[1..]);
+    Ok(())
+}
+
+async fn however_many_queues_are_held_back_they_hide_no_other(stage: Stage) -> Outcome {
+    let jobs = (0..3000).map(|number| new_job(&format!("g:{number:04}")).build());
+    stage.store.enqueue(&jobs.collect::<Result<Vec<_>, _>>()?).await?;
+    stage.set_policy("g:*", paused()).await?;
+    for name in ["g:0000 open", "g:1500 open", "g:9999 open"] {
+        stage.set_policy(name, QueuePolicy { paused: Some(false), ..QueuePolicy::default() }).await?;
+        stage.enqueue_many(name, 2).await?;
+    }
+    for turn in 0..6 {
+        let jobs = stage.claim("g:*", 1).await?;
+        ensure!(P13, jobs.len() == 1, "turn {turn}: three open queues among 3000 paused ones gave {jobs:?}");
+    }
+    Ok(())
+}
+
+async fn every_end_of_a_passed_lease_frees_its_place(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    stage.enqueue_many("q", 9).await?;
+    for end in ["settle", "release", "discard", "retry_later", "reclaim"] {
+        let job = only_one(&stage).await?;
+        stage.age(2 * HOUR).await?;
+        ensure_eq!(P2, format!("leased before {end}"), stage.claim("q", 9).await?, []);
+        match end {
+            "settle" => stage.settle(job.receipt(), Verdict::done()).await?,
+            "release" => drop(stage.store.release(&[job.receipt()]).await?),
+            "discard" => stage.store.discard(job.id, Json::null()).await?,
+            "retry_later" => stage.store.retry_later(job.id, Schedule::Now).await?,
+            _ => drop(stage.reclaim().await?),
+        }
+    }
+    let last = only_one(&stage).await?;
+    stage.settle(last.receipt(), Verdict::done()).await?;
+    let dying = stage.enqueue(new_job("q").max_attempts(1).priority(9)).await?;
+    ensure_eq!(P2, "leased", only_one(&stage).await?.id, dying);
+    stage.age(2 * HOUR).await?;
+    stage.reclaim().await?;
+    only_one(&stage).await?;
+    Ok(())
+}
+
+async fn an_end_in_a_transaction_frees_its_place(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    stage.enqueue_many("q", 9).await?;
+    for verdict in
+        [Verdict::done(), Verdict::dead("no"), Verdict::retry_after("no", HOUR)?, Verdict::release()]
+    {
+        let job = only_one(&stage).await?;
+        let mut transaction = stage.begin().await?;
+        let _rolled_back = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        transaction.rollback().await?;
+        ensure_eq!(P2, "leased after a rollback", stage.claim("q", 9).await?, []);
+        let mut transaction = stage.begin().await?;
+        let _settled = transaction.settle_in(&job.receipt(), verdict).await?;
+        transaction.commit().await?;
+    }
+    only_one(&stage).await?;
+    Ok(())
+}
+
+async fn a_limit_holds_for_handles_that_are_open(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    stage.enqueue_many("q", 9).await?;
+    ensure_eq!(P2, "leased without a limit", other.dequeue(&request("q", 1)?).await?.len(), 1);
+    stage.set_policy("q", at_most(2)?).await?;
+    for selection in ["q", "q*"] {
+        let jobs = other.dequeue(&request(selection, 9)?).await?;
+        let expected = usize::from(selection == "q");
+        ensure_eq!(P2, format!("leased over {selection} by a handle from before"), jobs.len(), expected);
+    }
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    let jobs = other.dequeue(&request("q", 1)?).await?;
+    ensure_eq!(P2, "leased when the limit was removed", jobs.len(), 1);
     Ok(())
 }

@@ -27,6 +27,7 @@ mod receipts;
 mod reclaim;
 mod redrive;
 mod scene;
+mod selection;
 mod settle;
 mod stale;
 mod stats;
@@ -50,6 +51,7 @@ pub(crate) fn all() -> Vec<Check> {
         redrive::CHECKS,
         list::CHECKS,
         page::CHECKS,
+        selection::CHECKS,
         receipts::CHECKS,
         stats::CHECKS,
         explain::CHECKS,

@@ -19,6 +19,7 @@ checks! { "next":
     a_fifo_queue_awaits_its_first_job [N1, N2] needs Fifo;
     a_full_queue_awaits_the_end_of_a_lease [N1, N2] needs ConcurrencyLimit;
     a_spent_rate_awaits_its_next_token [N1, N2] needs RateLimit;
+    a_prefix_is_compared_byte_for_byte [N1];
 }
 
 async fn next(stage: &Stage, selection: &str) -> Outcome<Option<DateTime<Utc>>> {
@@ -191,5 +192,16 @@ async fn a_spent_rate_awaits_its_next_token(stage: Stage) -> Outcome {
     let at = stage.live(ids[2]).await?.available_at;
     stage.settle(job.receipt(), Verdict::done()).await?;
     ensure_eq!(N1, "next of a schedule after the token", next(&stage, "q").await?, Some(at));
+    Ok(())
+}
+
+async fn a_prefix_is_compared_byte_for_byte(stage: Stage) -> Outcome {
+    for name in ["axb", "A_b", "a-b"] {
+        stage.enqueue(new_job(name).delay(HOUR)).await?;
+    }
+    ensure_eq!(N2, "next of a_*, of which there is none", next(&stage, "a_*").await?, None);
+    let id = stage.enqueue(new_job("a_b").delay(2 * HOUR)).await?;
+    let at = stage.live(id).await?.available_at;
+    ensure_eq!(N1, "next of a_*", next(&stage, "a_*").await?, Some(at));
     Ok(())
 }

@@ -21,6 +21,11 @@ checks! { "order":
     calls_go_on_where_the_last_one_stopped [D11];
     a_busy_queue_does_not_starve_the_others [D11];
     prefixes_take_turns_apart [D11];
+
+    times_are_compared_to_the_microsecond [D6];
+    a_queue_that_comes_and_goes_starves_no_other [D11];
+    turns_are_not_the_workers_own [D11];
+    what_happens_between_calls_does_not_start_the_turns_again [D11];
 }
 
 async fn drain(stage: &Stage, queues: &str) -> Outcome<Vec<JobId>> {
@@ -249,4 +254,86 @@ fn by_queue(jobs: &[Job]) -> BTreeMap<String, usize> {
         *counts.entry(job.queue.to_string()).or_default() += 1;
     }
     counts
+}
+
+async fn times_are_compared_to_the_microsecond(stage: Stage) -> Outcome {
+    let at = stage.now().await? + HOUR;
+    let mut expected = Vec::new();
+    // Enqueued from the last to the first, so that a coarser comparison would go by the ids.
+    for micros in [3_000_001, 3_000_000, 1001, 1000, 2, 1, 0] {
+        expected.insert(0, stage.enqueue(new_job("q").at(at + Duration::from_micros(micros))).await?);
+    }
+    stage.age(2 * HOUR).await?;
+    ensure_eq!(D6, "order of jobs a microsecond apart", drain(&stage, "q").await?, expected);
+    Ok(())
+}
+
+async fn a_queue_that_comes_and_goes_starves_no_other(stage: Stage) -> Outcome {
+    for queue in ["g:c", "g:d"] {
+        stage.enqueue_many(queue, 12).await?;
+    }
+    let mut served: Vec<String> = Vec::new();
+    for _ in 0..12 {
+        // Two queues that have one job, and nothing at all while the next one is served.
+        for queue in ["g:a", "g:b"].into_iter().filter(|queue| served.last().is_none_or(|last| last != queue))
+        {
+            if stage.store.stats(&queue.parse()?).await?.iter().all(|row| row.live() == 0) {
+                stage.enqueue(new_job(queue)).await?;
+            }
+        }
+        let job = stage.claim_one("g:*").await?;
+        stage.settle(job.receipt(), Verdict::done()).await?;
+        let name = job.queue.to_string();
+        let since = served.iter().rposition(|other| *other == name).map(|place| &served[place + 1..]);
+        for other in ["g:c", "g:d"].into_iter().filter(|other| *other != name) {
+            let waited = since.is_none_or(|since| since.iter().any(|queue| queue == other));
+            ensure!(D11, waited, "{name} was served again before {other}: {served:?}");
+        }
+        served.push(name);
+    }
+    let all = ["g:c", "g:d"].iter().all(|queue| served.iter().any(|name| name == queue));
+    ensure!(D11, all, "served were {served:?}, two queues with jobs were not");
+    Ok(())
+}
+
+async fn turns_are_not_the_workers_own(stage: Stage) -> Outcome {
+    let queues = ["g:a", "g:b", "g:c", "g:d"];
+    for queue in queues {
+        stage.enqueue_many(queue, 3).await?;
+    }
+    let mut served = Vec::new();
+    for worker in ["one", "two", "three", "four"] {
+        let request = leasehold_core::Dequeue::new("g:*", worker)?.lease_for(HOUR)?;
+        served.extend(stage.store.dequeue(&request).await?.into_iter().map(|job| job.queue.to_string()));
+    }
+    served.sort();
+    ensure!(D11, served == queues, "four workers of one handle were served from {served:?}");
+    Ok(())
+}
+
+async fn what_happens_between_calls_does_not_start_the_turns_again(stage: Stage) -> Outcome {
+    let queues = ["g:a", "g:b", "g:c", "g:d"];
+    for queue in queues {
+        stage.enqueue_many(queue, 9).await?;
+    }
+    let policies = stage.store.capabilities().policies;
+    for what in ["enqueue", "reclaim", "set_policy", "another claim"] {
+        let mut served = Vec::new();
+        for _ in queues {
+            served.push(stage.claim_one("g:*").await?.queue.to_string());
+            match what {
+                "enqueue" => drop(stage.enqueue(new_job("g:a")).await?),
+                "reclaim" => drop(stage.reclaim().await?),
+                "set_policy" if policies => {
+                    let max_attempts = Some(leasehold_core::MaxAttempts::new(served.len() as u32)?);
+                    let policy = leasehold_core::QueuePolicy { max_attempts, ..Default::default() };
+                    stage.set_policy("other", policy).await?;
+                }
+                _ => drop(stage.claim("other", 1).await?),
+            }
+        }
+        served.sort();
+        ensure!(D11, served == queues, "with {what} between the calls, served were {served:?}");
+    }
+    Ok(())
 }

@@ -20,7 +20,7 @@ checks! { "page":
     a_long_list_comes_page_by_page [G2, G3];
 }
 
-const BOTH: [Direction; 2] = [Direction::OldestFirst, Direction::NewestFirst];
+pub(super) const BOTH: [Direction; 2] = [Direction::OldestFirst, Direction::NewestFirst];
 
 /// How many jobs stay, and how many others go: one after each page, while another one comes.
 const CHANGES: usize = 6;
@@ -174,7 +174,7 @@ async fn a_long_list_comes_page_by_page(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn walk_jobs(stage: &Stage, mut filter: JobFilter) -> Outcome<Vec<JobId>> {
+pub(super) async fn walk_jobs(stage: &Stage, mut filter: JobFilter) -> Outcome<Vec<JobId>> {
     let mut seen = Vec::new();
     for _ in 0..300 {
         let page = stage.store.jobs(&filter).await?;
@@ -189,7 +189,7 @@ async fn walk_jobs(stage: &Stage, mut filter: JobFilter) -> Outcome<Vec<JobId>> 
     Err(Problem::Broken(G2, format!("the list has no end: {seen:?}")))
 }
 
-async fn walk_history(stage: &Stage, mut filter: HistoryFilter) -> Outcome<Vec<JobId>> {
+pub(super) async fn walk_history(stage: &Stage, mut filter: HistoryFilter) -> Outcome<Vec<JobId>> {
     let mut seen = Vec::new();
     for _ in 0..300 {
         let page = stage.store.history(&filter).await?;

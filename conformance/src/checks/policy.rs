@@ -23,6 +23,9 @@ checks! { "policy":
     no_heartbeat_reaches_further_than_max_lease [P6] needs Policies;
     only_dead_letters_are_archived [P7] needs Policies;
     what_the_backend_cannot_keep_is_refused [P11];
+    policies_are_kept_to_the_last_digit [P9] needs Policies;
+    every_policy_holds_for_handles_that_are_open [P9, C5] needs Policies;
+    a_prefix_changes_what_holds_for_queues_with_a_policy_of_their_own [P8] needs Policies;
 }
 
 /// A policy that says something about everything that the backend can keep.
@@ -250,4 +253,126 @@ async fn what_the_backend_cannot_keep_is_refused(stage: Stage) -> Outcome {
         }
     }
     holds(P11, &stage, &before, "a refused policy changed something").await
+}
+
+async fn policies_are_kept_to_the_last_digit(stage: Stage) -> Outcome {
+    let can = stage.store.capabilities();
+    let odd = HOUR + Duration::from_micros(1_234_567);
+    let long = 36_524 * 24 * HOUR + Duration::from_micros(999_999);
+    for (rate, jitter) in [(0.1, 0.1), (1_234.567_891_234, 1.0 / 3.0), (0.001, 0.0), (10_000.0, 1.0)] {
+        let policy = QueuePolicy {
+            rate: can.rate_limit.then_some(RateLimit::new(rate, 1_000_000)?),
+            max_lease: Some(lease_for(odd)?),
+            backoff: Some(Backoff::new(odd, jitter, Duration::from_micros(1001), long)?),
+            retention: Some(Delay::new(long)?),
+            ..QueuePolicy::default()
+        };
+        for name in ["q", "q*"] {
+            stage.set_policy(name, policy.clone()).await?;
+            let seen = stage.connect().await?.policies().await?.set_for(&pattern(name)?);
+            ensure_eq!(P9, format!("policy of {name}"), seen, policy);
+        }
+        let effective = stage.store.policy(&queue("q1")?).await?;
+        ensure_eq!(P9, "the rate that holds for q1", effective.rate, policy.rate);
+    }
+    Ok(())
+}
+
+async fn every_policy_holds_for_handles_that_are_open(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    // The other handle has seen every queue before it has a policy.
+    for name in ["paused", "lease", "backoff", "attempts", "archive", "expiry", "old"] {
+        other.enqueue(&[new_job(name).delay(HOUR).build()?]).await?;
+        other.policy(&queue(name)?).await?;
+    }
+    let claim = async |name: &str| -> Outcome<leasehold_core::Job> {
+        other.enqueue(&[new_job(name).build()?]).await?;
+        let mut jobs = other.dequeue(&request_named(&[name], 1)?).await?;
+        ensure!(D13, jobs.len() == 1, "one job of {name} is Ready, leased were {jobs:?}");
+        Ok(jobs.remove(0))
+    };
+    for name in ["paused", "lease", "backoff", "archive", "expiry"] {
+        let job = claim(name).await?;
+        other.settle(&[(job.receipt(), Verdict::discard("a look"))]).await?;
+    }
+    other.prune(&leasehold_core::Prune::by_retention(leasehold_core::BatchSize::MAX)).await?;
+    let backoff = Some(Backoff::new(5 * HOUR, 0.0, Duration::ZERO, 9 * HOUR)?);
+    let none = QueuePolicy::default;
+    let set = [
+        ("paused", paused()),
+        ("lease", QueuePolicy { max_lease: Some(lease_for(HOUR / 2)?), ..none() }),
+        ("backoff", QueuePolicy { backoff, ..none() }),
+        ("attempts", QueuePolicy { max_attempts: Some(MaxAttempts::new(2)?), ..none() }),
+        ("archive", QueuePolicy { archive: Some(Archive::DeadOnly), ..none() }),
+        ("expiry", QueuePolicy { on_expiry: Some(OnExpiry::Backoff), backoff, ..none() }),
+        ("old", QueuePolicy { retention: Some(Delay::ZERO), ..none() }),
+    ];
+    let dead = claim("old").await?;
+    other.settle(&[(dead.receipt(), Verdict::dead("no"))]).await?;
+    let mut expected = Policies::default();
+    for (name, policy) in set {
+        stage.set_policy(name, policy.clone()).await?;
+        expected.set(pattern(name)?, policy);
+    }
+    ensure_eq!(P9, "policies", other.policies().await?, expected);
+    for (pattern, _) in expected.iter() {
+        let name = queue(&pattern.to_string())?;
+        ensure_eq!(
+            P9,
+            format!("what holds for {name}"),
+            other.policy(&name).await?,
+            expected.effective(&name)
+        );
+    }
+    other.enqueue(&[new_job("paused").build()?]).await?;
+    ensure_eq!(P9, "leased from a paused queue", other.dequeue(&request_named(&["paused"], 9)?).await?, []);
+    let job = claim("lease").await?;
+    let until = job.lease.as_ref().map(|lease| lease.until).unwrap_or_default();
+    let limit = time::later(stage.now().await?, HOUR / 2);
+    ensure!(P9, until <= limit, "a lease with a max_lease of half an hour ends at {until}, not by {limit}");
+    let job = claim("backoff").await?;
+    let from = stage.now().await?;
+    other.settle(&[(job.receipt(), Verdict::retry("no"))]).await?;
+    let at = stage.live(job.id).await?.available_at;
+    ensure!(P9, at >= time::later(from, 5 * HOUR), "a retry with a backoff of five hours waits until {at}");
+    let answers = other.enqueue(&[new_job("attempts").build()?]).await?;
+    ensure_eq!(P9, "max_attempts", stage.live(answers[0].id).await?.max_attempts.get(), 2);
+    let job = claim("archive").await?;
+    other.settle(&[(job.receipt(), Verdict::done())]).await?;
+    ensure_eq!(P9, "kept with dead_only", stage.store.get(job.id).await?, None);
+    let job = claim("expiry").await?;
+    stage.age(HOUR).await?;
+    let from = stage.now().await?;
+    other.reclaim(leasehold_core::BatchSize::MAX).await?;
+    let at = stage.live(job.id).await?.available_at;
+    ensure!(P9, at >= time::later(from, 5 * HOUR), "reclaimed with on_expiry backoff it waits until {at}");
+    other.prune(&leasehold_core::Prune::by_retention(leasehold_core::BatchSize::MAX)).await?;
+    ensure_eq!(P9, "kept with a retention of nothing", stage.store.get(dead.id).await?, None);
+    Ok(())
+}
+
+async fn a_prefix_changes_what_holds_for_queues_with_a_policy_of_their_own(stage: Stage) -> Outcome {
+    let attempts = |attempts| -> Outcome<QueuePolicy> {
+        Ok(QueuePolicy { max_attempts: Some(MaxAttempts::new(attempts)?), ..QueuePolicy::default() })
+    };
+    stage
+        .set_policy("q", QueuePolicy { max_lease: Some(lease_for(HOUR)?), ..QueuePolicy::default() })
+        .await?;
+    stage.enqueue(new_job("q")).await?;
+    for (policy, expected) in [(attempts(2)?, 2), (attempts(3)?, 3), (QueuePolicy::default(), 5)] {
+        stage.set_policy("*", policy).await?;
+        let id = stage.enqueue(new_job("q")).await?;
+        ensure_eq!(P8, "max_attempts by a prefix", stage.live(id).await?.max_attempts.get(), expected);
+    }
+    for wide in [paused(), QueuePolicy::default()] {
+        stage.set_policy("*", wide.clone()).await?;
+        let count = stage.claim("q", 1).await?.len();
+        ensure_eq!(
+            P8,
+            format!("leased with {wide:?} for all queues"),
+            count,
+            usize::from(wide.paused.is_none())
+        );
+    }
+    Ok(())
 }

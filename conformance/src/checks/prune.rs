@@ -21,6 +21,8 @@ checks! { "prune":
     a_call_forgets_as_many_as_it_may [U2];
     each_queue_keeps_what_its_policy_says [U3] needs Policies;
     without_a_retention_nothing_is_forgotten [U3];
+    jobs_named_by_id_must_be_old_enough_too [U1, U2];
+    retention_goes_with_every_other_condition [U1, U2, U3] needs Policies;
 }
 
 fn older_than(age: Duration) -> Outcome<Prune> {
@@ -172,5 +174,57 @@ async fn without_a_retention_nothing_is_forgotten(stage: Stage) -> Outcome {
     holds(U3, &stage, &before, "a queue without a retention keeps everything").await?;
     let old = Prune { age: PruneAge::OlderThan(Delay::new(999 * HOUR)?), ..older_than(HOUR)? };
     ensure_eq!(U1, "forgotten by age", stage.store.prune(&old).await?, 9);
+    Ok(())
+}
+
+async fn jobs_named_by_id_must_be_old_enough_too(stage: Stage) -> Outcome {
+    let mut dead = Vec::new();
+    for _ in 0..4 {
+        dead.push(dead_letter(&stage, new_job("q"), "no").await?);
+    }
+    stage.age(2 * HOUR).await?;
+    let young = dead_letter(&stage, new_job("q"), "no").await?;
+    let named = Prune { ids: Some(vec![young, dead[0]]), ..older_than(HOUR)? };
+    ensure_eq!(U1, "forgotten of one old and one young job", stage.store.prune(&named).await?, 1);
+    ensure_eq!(U1, "kept", kept(&stage).await?, [&dead[1..], &[young]].concat());
+    let two = Prune { ids: Some(dead.clone()), limit: BatchSize::new(2)?, ..older_than(HOUR)? };
+    ensure_eq!(U2, "forgotten of three with a limit of two", stage.store.prune(&two).await?, 2);
+    ensure_eq!(U2, "kept", kept(&stage).await?.len(), 2);
+    let rows = stage.store.stats(&queues("q")?).await?;
+    ensure_eq!(U1, "dead letters counted", rows.first().map(|row| row.dead_letters), Some(2));
+    Ok(())
+}
+
+async fn retention_goes_with_every_other_condition(stage: Stage) -> Outcome {
+    let retention = Some(Delay::new(HOUR)?);
+    stage.set_policy("*", QueuePolicy { retention, ..QueuePolicy::default() }).await?;
+    let any = || Prune::by_retention(BatchSize::MAX);
+    let all = nine(&stage).await?;
+    ensure_eq!(U3, "forgotten before their time", stage.store.prune(&any()).await?, 0);
+    let last = all.iter().max().copied().unwrap_or(all[0]);
+    let wait = leasehold_core::time::later(stage.finished(last).await?.finished_at, HOUR);
+    stage.age(leasehold_core::time::between(stage.now().await?, wait)).await?;
+    let dead = vec![FinalStatus::DeadLetter];
+    let requests = [
+        (Prune { statuses: Some(dead.clone()), ..any() }, vec![1, 4, 7]),
+        (Prune { queues: queues("a")?, ..any() }, vec![0, 2]),
+        (Prune { ids: Some(vec![all[8], all[1]]), ..any() }, vec![8]),
+        (Prune { statuses: Some(dead), queues: queues("A")?, ..any() }, vec![]),
+        (Prune { limit: BatchSize::new(2)?, queues: queues("ab")?, ..any() }, vec![3, 5]),
+    ];
+    let mut left = all.clone();
+    for (request, wanted) in requests {
+        let gone: Vec<_> = wanted.into_iter().map(|index: usize| all[index]).collect();
+        left.retain(|id| !gone.contains(id));
+        let count = stage.store.prune(&request).await?;
+        ensure_eq!(U1, format!("kept after {request:?}"), kept(&stage).await?, left);
+        ensure_eq!(U2, "the number told", count, gone.len() as u64);
+    }
+    nine(&stage).await?;
+    stage.age(HOUR).await?;
+    let three = Prune::by_retention(BatchSize::new(3)?);
+    for count in [3, 3, 3, 1, 0] {
+        ensure_eq!(U2, "forgotten with a limit of three", stage.store.prune(&three).await?, count);
+    }
     Ok(())
 }

@@ -33,6 +33,13 @@ checks! { "race":
     a_storm_loses_nothing [C1, D2];
     handles_opened_at_once_see_the_same_jobs [C5];
     batches_in_opposite_orders_do_not_hinder_each_other [C1, E5];
+    a_late_verdict_does_not_hit_the_next_lease [S2, R6];
+    a_batch_becomes_visible_at_once [C1, E1];
+    an_administrator_and_a_verdict_do_not_both_count [S2, A4, C1];
+    a_prune_and_a_redrive_do_not_both_count [U1, X1, C1];
+    an_observer_sees_every_job_that_is_redriven [C1];
+    racing_redrives_and_duplicates_share_a_key [E5, X4];
+    a_heartbeat_does_not_hit_the_next_lease [H4, H1];
 }
 
 /// Few rounds are always played; more while the budget lasts.
@@ -524,6 +531,251 @@ async fn batches_in_opposite_orders_do_not_hinder_each_other(stage: Stage) -> Ou
         }
         let filter = JobFilter { queues: queue.as_str().try_into()?, ..JobFilter::default() };
         ensure_eq!(E5, format!("round {round}: live jobs"), all_jobs(&*stage.store, filter).await?.len(), 12);
+    }
+    Ok(())
+}
+
+async fn a_late_verdict_does_not_hit_the_next_lease(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let queue = format!("q{round}");
+        let job = stage.leased(new_job(&queue)).await?;
+        stage.age(2 * HOUR).await?;
+        let answers = at_once(&handles, |index, store| {
+            let (receipt, queue) = (job.receipt(), queue.clone());
+            async move {
+                if index % 2 == 0 {
+                    let outcomes = store.settle(&[(receipt, Verdict::snooze(HOUR)?)]).await?;
+                    return Ok((outcomes.iter().filter(|outcome| !outcome.is_lost()).count(), None));
+                }
+                store.reclaim(BatchSize::MAX).await?;
+                Ok((0, store.dequeue(&request(&queue, 1)?).await?.pop()))
+            }
+        })
+        .await?;
+        let settled: usize = answers.iter().map(|answer| answer.0).sum();
+        let leased: Vec<_> = answers.into_iter().filter_map(|answer| answer.1).collect();
+        ensure!(
+            S2,
+            settled + leased.len() <= 1,
+            "round {round}: {settled} verdicts of the old lease counted beside the new leases {leased:?}"
+        );
+        for next in leased {
+            let outcome = stage.try_settle(next.receipt(), Verdict::done()).await?;
+            ensure!(
+                S2,
+                !outcome.is_lost(),
+                "round {round}: the new holder's receipt was answered {outcome:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn a_batch_becomes_visible_at_once(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 3).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let (queue, count) = (format!("q{round}"), 250);
+        at_once(&handles, |index, store| {
+            let queue = queue.clone();
+            async move {
+                if index == 0 {
+                    let jobs = (0..count).map(|_| new_job(&queue).build()).collect::<Result<Vec<_>, _>>()?;
+                    store.enqueue(&jobs).await?;
+                    return Ok(());
+                }
+                // One page is one look.
+                let limit = BatchSize::MAX;
+                let filter = JobFilter { queues: queue.as_str().try_into()?, limit, ..JobFilter::default() };
+                for _ in 0..100 {
+                    let page = store.jobs(&filter).await?;
+                    let seen = page.items.len();
+                    let whole = seen == 0 || seen == count || page.next.is_some();
+                    ensure!(E1, whole, "round {round}: {seen} of a batch of {count} were there for a moment");
+                    if seen == count {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        let jobs = stage.claim(&queue, count as u32).await?;
+        let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
+        stage.store.settle(&items).await?;
+        stage.store.prune(&leasehold_core::Prune::older_than(Duration::ZERO, BatchSize::MAX)?).await?;
+    }
+    Ok(())
+}
+
+async fn an_administrator_and_a_verdict_do_not_both_count(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let job = stage.leased(new_job(&format!("q{round}"))).await?;
+        let answers = at_once(&handles, |index, store| {
+            let receipt = job.receipt();
+            async move {
+                if index % 2 == 0 {
+                    let outcomes = store.settle(&[(receipt, Verdict::done())]).await?;
+                    return Ok((!outcomes[0].is_lost(), false));
+                }
+                match store.retry_later(receipt.job, leasehold_core::Schedule::after(HOUR)?).await {
+                    Ok(()) => Ok((false, true)),
+                    Err(leasehold_core::StoreError::Conflict { .. }) => Ok((false, false)),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        })
+        .await?;
+        let settled = answers.iter().filter(|answer| answer.0).count();
+        let sent_back = answers.iter().any(|answer| answer.1);
+        ensure!(
+            S2,
+            settled + usize::from(sent_back) == 1,
+            "round {round}: settled and sent back are {answers:?}"
+        );
+        let finished = matches!(stage.record(job.id).await?, Record::Finished(_));
+        ensure_eq!(C1, format!("round {round}: the job is finished"), finished, settled == 1);
+        let dump = stage.dump().await?;
+        let places = dump.jobs.iter().map(|job| job.id).chain(dump.history.iter().map(|job| job.id));
+        ensure_eq!(C1, "places in which the job is", places.filter(|id| *id == job.id).count(), 1);
+        if !finished {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_prune_and_a_redrive_do_not_both_count(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let job = stage.leased(new_job(&format!("q{round}"))).await?;
+        stage.settle(job.receipt(), Verdict::dead("no")).await?;
+        let answers = at_once(&handles, |index, store| {
+            let ids = vec![job.id];
+            async move {
+                if index % 2 == 0 {
+                    let all = leasehold_core::Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
+                    let pruned = store.prune(&leasehold_core::Prune { ids: Some(ids), ..all }).await?;
+                    return Ok((pruned, 0));
+                }
+                let all = leasehold_core::Redrive::all(BatchSize::MAX);
+                Ok((0, store.redrive(&leasehold_core::Redrive { ids: Some(ids), ..all }).await?.jobs.len()))
+            }
+        })
+        .await?;
+        let pruned: u64 = answers.iter().map(|answer| answer.0).sum();
+        let redriven: usize = answers.iter().map(|answer| answer.1).sum();
+        let once = pruned + redriven as u64 == 1;
+        ensure!(
+            U1,
+            once,
+            "round {round}: one dead letter was pruned {pruned} times and redriven {redriven} times"
+        );
+        let there = stage.store.get(job.id).await?;
+        ensure!(
+            C1,
+            there.is_some() == (redriven == 1),
+            "round {round}: redriven {redriven}, found {there:?}"
+        );
+        if redriven == 1 {
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn an_observer_sees_every_job_that_is_redriven(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let queue = format!("q{round}");
+        let id = stage.enqueue(new_job(&queue)).await?;
+        at_once(&handles, |index, store| {
+            let queue = queue.clone();
+            async move {
+                for _ in 0..25 {
+                    if index > 0 {
+                        let found = store.get(id).await?;
+                        ensure!(C1, found.is_some(), "round {round}: for a moment job {id} was nowhere");
+                        continue;
+                    }
+                    let jobs = store.dequeue(&request(&queue, 1)?).await?;
+                    let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::dead("no"))).collect();
+                    store.settle(&items).await?;
+                    store.redrive(&leasehold_core::Redrive::all(BatchSize::MAX)).await?;
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        stage.store.discard(id, Json::null()).await?;
+    }
+    Ok(())
+}
+
+async fn racing_redrives_and_duplicates_share_a_key(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 6).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let (queue, key) = (format!("q{round}"), format!("k{round}"));
+        let dead = stage.leased(new_job(&queue).unique_key(key.as_str())).await?;
+        stage.settle(dead.receipt(), Verdict::dead("no")).await?;
+        let accepted = at_once(&handles, |index, store| {
+            let (job, ids) = (new_job(&queue).unique_key(key.as_str()).build(), vec![dead.id]);
+            async move {
+                if index % 2 == 0 {
+                    let all = leasehold_core::Redrive::all(BatchSize::MAX);
+                    return Ok(store
+                        .redrive(&leasehold_core::Redrive { ids: Some(ids), ..all })
+                        .await?
+                        .jobs
+                        .len());
+                }
+                Ok(store.enqueue(&[job?]).await?.iter().filter(|answer| !answer.deduplicated).count())
+            }
+        })
+        .await?;
+        let filter = JobFilter { unique_key: Some(key.parse()?), ..JobFilter::default() };
+        let live = all_jobs(&*stage.store, filter).await?;
+        ensure!(E5, live.len() == 1, "round {round}: live jobs with one key: {live:?}");
+        ensure_eq!(X4, format!("round {round}: redriven and accepted"), accepted.iter().sum::<usize>(), 1);
+    }
+    Ok(())
+}
+
+async fn a_heartbeat_does_not_hit_the_next_lease(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 4).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let queue = format!("q{round}");
+        let job = stage.leased(new_job(&queue)).await?;
+        let answers = at_once(&handles, |index, store| {
+            let (receipt, queue) = (job.receipt(), queue.clone());
+            async move {
+                if index > 0 {
+                    store.heartbeat(&[receipt], lease_for(9 * HOUR)?).await?;
+                    return Ok(None);
+                }
+                store.release(&[receipt]).await?;
+                Ok(store.dequeue(&request(&queue, 1)?).await?.pop())
+            }
+        })
+        .await?;
+        for next in answers.into_iter().flatten() {
+            let seen = stage.live(next.id).await?;
+            ensure_eq!(
+                H4,
+                format!("round {round}: the next lease, after the old holder's heartbeats"),
+                seen,
+                next
+            );
+        }
+        stage.store.discard(job.id, Json::null()).await?;
     }
     Ok(())
 }

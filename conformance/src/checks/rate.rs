@@ -20,6 +20,9 @@ checks! { "rate":
     an_unchanged_rate_keeps_its_bucket [P3] needs RateLimit;
     a_spent_rate_holds_back_no_other_queue [P13] needs RateLimit;
     racing_claims_stay_within_the_burst [P3] needs RateLimit;
+    a_fifo_queue_has_its_rate_too [P3] needs RateLimit, Fifo;
+    a_rate_that_comes_back_starts_full [P3] needs RateLimit;
+    usage_tells_of_a_queue_that_is_empty [P3] needs RateLimit;
 }
 
 /// Leases as many as the rate allows.
@@ -177,5 +180,54 @@ async fn racing_claims_stay_within_the_burst(stage: Stage) -> Outcome {
         let rest = stage.claim("q", 99).await?.len();
         ensure_eq!(P3, format!("round {round}: granted in the end"), granted + rest, burst);
     }
+    Ok(())
+}
+
+async fn a_fifo_queue_has_its_rate_too(stage: Stage) -> Outcome {
+    let order = Some(leasehold_core::QueueOrder::Fifo);
+    stage.set_policy("q", QueuePolicy { order, ..slow_rate(2)? }).await?;
+    stage.enqueue_many("q", 9).await?;
+    for _ in 0..2 {
+        let job = stage.claim_one("q").await?;
+        stage.settle(job.receipt(), Verdict::done()).await?;
+    }
+    for selection in ["q", "*"] {
+        ensure_eq!(P3, "leased from a Fifo queue without a token", stage.claim(selection, 9).await?, []);
+    }
+    stage.age(TOKEN).await?;
+    ensure_eq!(P3, "granted after the time of one token", granted(&stage).await?, 1);
+    Ok(())
+}
+
+async fn a_rate_that_comes_back_starts_full(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 30).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted of a full bucket of 2", granted(&stage).await?, 2);
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted when there was no limit in between", granted(&stage).await?, 2);
+    stage.set_policy("q*", slow_rate(3)?).await?;
+    stage.set_policy("q", QueuePolicy::default()).await?;
+    stage.set_policy("q", slow_rate(2)?).await?;
+    ensure_eq!(P3, "granted when there was another limit in between", granted(&stage).await?, 2);
+    Ok(())
+}
+
+async fn usage_tells_of_a_queue_that_is_empty(stage: Stage) -> Outcome {
+    stage.set_policy("q", slow_rate(1)?).await?;
+    let name = crate::stage::queue("q")?;
+    let full = stage.store.usage(&name).await?;
+    ensure_eq!(P3, "usage of a full bucket", (full.leased, full.next_token_at), (0, None));
+    stage.enqueue(new_job("q")).await?;
+    let from = stage.now().await?;
+    let job = stage.claim_one("q").await?;
+    let to = stage.now().await?;
+    ensure_eq!(P3, "leased", stage.store.usage(&name).await?.leased, 1);
+    stage.settle(job.receipt(), Verdict::done()).await?;
+    let usage = stage.store.usage(&name).await?;
+    ensure_eq!(P3, "leased after the end", usage.leased, 0);
+    let allowed = leasehold_core::time::later(from, TOKEN)..=leasehold_core::time::later(to, TOKEN);
+    let told = usage.next_token_at.is_some_and(|at| allowed.contains(&at));
+    ensure!(P3, told, "the next token comes at {:?}, expected {allowed:?}", usage.next_token_at);
     Ok(())
 }

@@ -18,6 +18,8 @@ checks! { "receipts":
     receipts_are_answered_in_order [G5];
     stuck_jobs_are_those_whose_lease_passed_long_ago [G4];
     a_stuck_job_that_was_dealt_with_is_stuck_no_more [G4];
+    the_first_stuck_jobs_are_those_with_the_smallest_ids [G4];
+    stuck_takes_any_length_of_time [G4];
 }
 
 async fn worth(stage: &Stage, receipt: Receipt) -> Outcome<ReceiptStatus> {
@@ -170,5 +172,30 @@ async fn a_stuck_job_that_was_dealt_with_is_stuck_no_more(stage: Stage) -> Outco
     }
     stage.reclaim().await?;
     ensure_eq!(G4, "stuck after a reclaim", stage.store.stuck(Duration::ZERO, BatchSize::MAX).await?, []);
+    Ok(())
+}
+
+async fn the_first_stuck_jobs_are_those_with_the_smallest_ids(stage: Stage) -> Outcome {
+    let enqueued = stage.enqueue_many("q", 4).await?;
+    let jobs = stage.claim("q", 4).await?;
+    ensure_eq!(G4, "leased", ids(&jobs), enqueued);
+    // The smaller the id, the later the lease passes.
+    for (job, hours) in jobs.iter().zip([5, 4, 3, 2]) {
+        stage.store.heartbeat(&[job.receipt()], lease_for(hours * HOUR)?).await?;
+    }
+    stage.age(9 * HOUR).await?;
+    for limit in 1..=4 {
+        let stuck = stage.store.stuck(HOUR, BatchSize::new(limit)?).await?;
+        ensure_eq!(G4, format!("the first {limit}"), ids(&stuck), enqueued[..limit as usize]);
+    }
+    Ok(())
+}
+
+async fn stuck_takes_any_length_of_time(stage: Stage) -> Outcome {
+    stage.leased(new_job("q")).await?;
+    stage.age(2 * HOUR).await?;
+    for age in [Duration::from_secs(1 << 40), Duration::from_secs(i64::MAX as u64), Duration::MAX] {
+        ensure_eq!(G4, format!("stuck for {age:?}"), stage.store.stuck(age, BatchSize::MAX).await?, []);
+    }
     Ok(())
 }

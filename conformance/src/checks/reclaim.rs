@@ -25,6 +25,7 @@ checks! { "reclaim":
     the_old_receipt_is_stale [R7];
     the_answer_names_every_job [R9];
     an_empty_store_has_nothing_to_reclaim [R9];
+    a_dead_letter_of_a_reclaim_has_everything_that_the_job_had [S12, R3];
 }
 
 async fn nothing_before_its_time(stage: Stage) -> Outcome {
@@ -252,5 +253,29 @@ async fn the_answer_names_every_job(stage: Stage) -> Outcome {
 async fn an_empty_store_has_nothing_to_reclaim(stage: Stage) -> Outcome {
     let reclaimed = stage.reclaim().await?;
     ensure!(R9, reclaimed.is_empty(), "an empty store gave {reclaimed:?}");
+    Ok(())
+}
+
+async fn a_dead_letter_of_a_reclaim_has_everything_that_the_job_had(stage: Stage) -> Outcome {
+    for exhausted in [false, true] {
+        let stage = stage.fresh().await?;
+        let new = new_job("q").payload("p").header("h", "v").unique_key("k").priority(-3).max_attempts(2);
+        let first = stage.leased(new).await?;
+        stage.age(HOUR / 2).await?;
+        stage.settle(first.receipt(), Verdict::retry_after("first", Duration::ZERO)?).await?;
+        let mut job = stage.claim_one("q").await?;
+        stage.age(2 * HOUR).await?;
+        let mut error = backend::lease_expired();
+        if exhausted {
+            stage.store.retry_later(job.id, Schedule::Now).await?;
+            job = stage.live(job.id).await?;
+            error = leasehold_core::Json::error("first");
+        }
+        stage.reclaim().await?;
+        let seen = stage.finished(job.id).await?;
+        let expected =
+            backend::finished(job, leasehold_core::Outcome::DeadLetter { error }, seen.finished_at);
+        ensure_eq!(S12, format!("the row of a job reclaimed, exhausted: {exhausted}"), seen, expected);
+    }
     Ok(())
 }

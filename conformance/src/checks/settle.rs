@@ -33,6 +33,9 @@ checks! { "settle":
     ack_and_nack_are_the_named_forms [S3, S5];
     the_fate_is_told [S1];
     an_error_may_be_null [S4, S8];
+
+    each_item_goes_by_its_own_queue [S1, S5, P7] needs Policies;
+    awkward_errors_and_reasons_come_back_equal [S4, S8, S9, E9];
 }
 
 /// A job with something in every column, leased for the second time.
@@ -490,5 +493,94 @@ async fn an_error_may_be_null(stage: Stage) -> Outcome {
     let dead = stage.finished(job.id).await?;
     ensure_eq!(S8, "outcome", dead.outcome, End::DeadLetter { error: Json::null() });
     ensure_eq!(S8, "last_error of the dead letter", dead.last_error, Some(Json::null()));
+    Ok(())
+}
+
+async fn each_item_goes_by_its_own_queue(stage: Stage) -> Outcome {
+    let policy = |hours: u32, archive| -> Outcome<leasehold_core::QueuePolicy> {
+        let backoff = Some(Backoff::new(hours * HOUR, 0.0, Duration::ZERO, 99 * HOUR)?);
+        Ok(leasehold_core::QueuePolicy { backoff, archive: Some(archive), ..Default::default() })
+    };
+    let queues = [
+        ("short", 1, leasehold_core::Archive::DeadOnly),
+        ("long", 5, leasehold_core::Archive::All),
+        ("shortest", 0, leasehold_core::Archive::DeadOnly),
+    ];
+    for (name, hours, archive) in queues {
+        stage.set_policy(name, policy(hours, archive)?).await?;
+    }
+    for turn in 0..queues.len() {
+        let mut jobs = Vec::new();
+        for _ in 0..2 {
+            for (name, hours, archive) in queues {
+                jobs.push((stage.leased(new_job(name)).await?, hours, archive));
+            }
+        }
+        // Each queue is the first of the batch once.
+        jobs.rotate_left(turn);
+        let (retried, done) = jobs.split_at(3);
+        let from = stage.now().await?;
+        let items = retried.iter().map(|(job, ..)| (job.receipt(), Verdict::retry("no")));
+        stage.store.settle(&items.collect::<Vec<_>>()).await?;
+        let to = stage.now().await?;
+        for (job, hours, _) in retried {
+            let at = stage.live(job.id).await?.available_at;
+            let allowed = time::later(from, *hours * HOUR)..=time::later(to, *hours * HOUR);
+            ensure!(S5, allowed.contains(&at), "a retry in {} waits until {at}, not {allowed:?}", job.queue);
+            stage.store.discard(job.id, Json::null()).await?;
+        }
+        let items = done.iter().map(|(job, ..)| (job.receipt(), Verdict::done()));
+        stage.store.settle(&items.collect::<Vec<_>>()).await?;
+        for (job, _, archive) in done {
+            let kept = stage.store.get(job.id).await?.is_some();
+            ensure_eq!(
+                P7,
+                format!("a completed job of {} is kept", job.queue),
+                kept,
+                *archive == leasehold_core::Archive::All
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn awkward_errors_and_reasons_come_back_equal(stage: Stage) -> Outcome {
+    let documents = [
+        "null",
+        "\"\"",
+        "1.0",
+        "1e300",
+        "18446744073709551615",
+        "9007199254740993",
+        r#"{"b":1,"a":2,"":3,"B":4}"#,
+        r#"["\u0001","\u2028","\ud83d\ude80"]"#,
+        r#""' OR 1=1; -- {{}} %s ? $1 :x""#,
+    ];
+    let mut documents = documents.map(Json::parse).into_iter().collect::<Result<Vec<_>, _>>()?;
+    documents.push(Json::new(&"🚀".repeat(20_000))?);
+    documents.push(Json::new(&"x".repeat(stage.store.capabilities().payload_limit - 2))?);
+    for document in documents {
+        let shown: String = document.as_str().chars().take(80).collect();
+        let job = stage.leased(new_job("q")).await?;
+        let after = leasehold_core::RetryAfter::Delay(leasehold_core::Delay::ZERO);
+        stage.settle(job.receipt(), Verdict::Retry { error: document.clone(), after }).await?;
+        let kept = stage.live(job.id).await?.last_error.as_ref() == Some(&document);
+        ensure!(S4, kept, "the error {shown} of a retry came back changed");
+        let job = stage.claim_one("q").await?;
+        stage.settle(job.receipt(), Verdict::Dead { error: document.clone() }).await?;
+        let dead = stage.finished(job.id).await?;
+        let kept = *dead.outcome.document() == document && dead.last_error.as_ref() == Some(&document);
+        ensure!(S8, kept, "the error {shown} of a dead letter came back changed");
+        stage.store.redrive(&leasehold_core::Redrive::all(BatchSize::MAX)).await?;
+        let job = stage.claim_one("q").await?;
+        ensure!(S8, job.last_error.as_ref() == Some(&document), "the error {shown} was redriven changed");
+        stage.settle(job.receipt(), Verdict::Discard { reason: document.clone() }).await?;
+        let kept = *stage.finished(job.id).await?.outcome.document() == document;
+        ensure!(S9, kept, "the reason {shown} came back changed");
+        let id = stage.enqueue(new_job("q")).await?;
+        stage.store.discard(id, document.clone()).await?;
+        let kept = *stage.finished(id).await?.outcome.document() == document;
+        ensure!(A2, kept, "the administrator's reason {shown} came back changed");
+    }
     Ok(())
 }

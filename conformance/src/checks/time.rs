@@ -20,6 +20,9 @@ checks! { "time":
     times_are_whole_microseconds [C4];
     schedules_reach_to_the_year_9999 [C4];
     time_passes_for_everything [C4];
+    every_length_of_time_is_kept_to_the_microsecond [C4];
+    every_delay_reaches_a_hundred_years [C4];
+    a_backoff_is_kept_to_the_microsecond_and_reaches_a_hundred_years [C4, S5] needs Policies;
 }
 
 async fn the_clock_does_not_go_backwards(stage: Stage) -> Outcome {
@@ -213,6 +216,74 @@ async fn time_passes_for_everything(stage: Stage) -> Outcome {
             let seen = stage.live(*id).await?.state(now);
             ensure_eq!(C4, format!("state of job {id} after {hours} more hours"), seen, *state);
         }
+    }
+    Ok(())
+}
+
+async fn every_length_of_time_is_kept_to_the_microsecond(stage: Stage) -> Outcome {
+    for odd in [HOUR + Duration::from_micros(1), 2 * HOUR + Duration::from_micros(999_999)] {
+        let (id, bracket) = timed(&stage, stage.enqueue(new_job("q").delay(odd))).await?;
+        within(C4, "available_at of a delay", stage.live(id).await?.available_at, hence(bracket, odd))?;
+        every_delay(&stage, id, odd).await?;
+        let job = stage.leased(new_job("beat")).await?;
+        let length = 3 * odd;
+        let beat = async { Ok(stage.store.heartbeat(&[job.receipt()], lease_for(length)?).await?) };
+        let (_, bracket) = timed(&stage, beat).await?;
+        within(C4, "the end of a heartbeat", end(&stage.live(job.id).await?), hence(bracket, length))?;
+        let id = stage.enqueue(new_job("lease")).await?;
+        let request = leasehold_core::Dequeue::new("lease", "suite")?.lease_for(odd)?;
+        let (_, bracket) = timed(&stage, async { Ok(stage.store.dequeue(&request).await?) }).await?;
+        within(C4, "the end of a lease", end(&stage.live(id).await?), hence(bracket, odd))?;
+    }
+    Ok(())
+}
+
+/// Gives the waiting job this delay in every way there is.
+async fn every_delay(stage: &Stage, id: JobId, delay: Duration) -> Outcome {
+    let later = async { Ok(stage.store.retry_later(id, Schedule::after(delay)?).await?) };
+    let (_, bracket) = timed(stage, later).await?;
+    within(C4, "available_at of retry_later", stage.live(id).await?.available_at, hence(bracket, delay))?;
+    for verdict in [Verdict::retry_after("no", delay)?, Verdict::snooze(delay)?] {
+        stage.store.promote(id).await?;
+        let queue = stage.live(id).await?.queue;
+        let job = stage.claim_one(queue.as_str()).await?;
+        let (_, bracket) = timed(stage, stage.settle(job.receipt(), verdict.clone())).await?;
+        let at = stage.live(job.id).await?.available_at;
+        within(C4, &format!("available_at of {verdict:?}"), at, hence(bracket, delay))?;
+    }
+    Ok(())
+}
+
+async fn every_delay_reaches_a_hundred_years(stage: Stage) -> Outcome {
+    let days = |days: u32| days * 24 * HOUR;
+    // Around the ends of milliseconds and seconds in 31 and 32 bits, and the longest.
+    for delay in [days(24), days(26), days(49), days(51), days(20_000), days(36_525)] {
+        let id = stage.enqueue(new_job(&format!("q{}", delay.as_secs())).delay(delay)).await?;
+        every_delay(&stage, id, delay).await?;
+    }
+    Ok(())
+}
+
+async fn a_backoff_is_kept_to_the_microsecond_and_reaches_a_hundred_years(stage: Stage) -> Outcome {
+    let century = 36_525 * 24 * HOUR;
+    let odd = HOUR + Duration::from_micros(1);
+    let bases = [(odd, century), (26 * 24 * HOUR, century), (century, century), (9 * HOUR, odd)];
+    for (number, (base, max)) in bases.into_iter().enumerate() {
+        let backoff = leasehold_core::Backoff::new(base, 0.0, Duration::ZERO, max)?;
+        let on_expiry = Some(leasehold_core::OnExpiry::Backoff);
+        let policy = leasehold_core::QueuePolicy { backoff: Some(backoff), on_expiry, ..Default::default() };
+        let name = format!("q{number}");
+        stage.set_policy(&name, policy).await?;
+        let delay = backoff.delay(1, 0.5).get();
+        let job = stage.leased(new_job(&name)).await?;
+        let (_, bracket) = timed(&stage, stage.settle(job.receipt(), Verdict::retry("no"))).await?;
+        let at = stage.live(job.id).await?.available_at;
+        within(C4, &format!("available_at after {backoff:?}"), at, hence(bracket, delay))?;
+        let job = stage.leased(new_job(&name)).await?;
+        stage.age(2 * HOUR).await?;
+        let (_, bracket) = timed(&stage, stage.reclaim()).await?;
+        let at = stage.live(job.id).await?.available_at;
+        within(C4, &format!("available_at after a reclaim with {backoff:?}"), at, hence(bracket, delay))?;
     }
     Ok(())
 }

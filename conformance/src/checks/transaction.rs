@@ -26,6 +26,13 @@ checks! { "transaction":
     every_verdict_does_what_it_does_outside [T9] needs Transactions;
     a_late_verdict_counts_in_a_transaction [T9] needs Transactions;
     a_key_that_the_transaction_frees_can_be_taken_by_it [T1] needs Transactions;
+    what_is_enqueued_is_what_was_given [T1, E8, E9, E11] needs Transactions;
+    attempts_default_to_the_policy_in_a_transaction [E12] needs Transactions, Policies;
+    a_verdict_goes_by_the_policy_of_its_queue [T9] needs Transactions, Policies;
+    several_jobs_are_settled_in_one_transaction [T2] needs Transactions;
+    a_key_that_the_transaction_keeps_is_taken [T1, E6] needs Transactions;
+    everything_outside_a_transaction_is_refused [T4] needs Transactions;
+    long_once_keys_are_told_apart [T5] needs Transactions;
 }
 
 fn verdicts() -> Outcome<Vec<Verdict>> {
@@ -381,5 +388,172 @@ async fn a_key_that_the_transaction_frees_can_be_taken_by_it(stage: Stage) -> Ou
     transaction.commit().await?;
     stage.finished(job.id).await?;
     stage.live(answers[0].id).await?;
+    Ok(())
+}
+
+async fn what_is_enqueued_is_what_was_given(stage: Stage) -> Outcome {
+    let now = stage.now().await?;
+    let full = |queue: &str| {
+        new_job(queue).payload("p").header("h", "v").header("empty", "").priority(-7).max_attempts(9)
+    };
+    let schedules: [fn(NewJobBuilder, chrono::DateTime<chrono::Utc>) -> NewJobBuilder; 4] = [
+        |job, _| job,
+        |job, _| job.delay(2 * HOUR),
+        |job, now| job.at(leasehold_core::time::later(now, 3 * HOUR)),
+        |job, now| job.at(leasehold_core::time::earlier(now, 3 * HOUR)),
+    ];
+    for (number, schedule) in schedules.into_iter().enumerate() {
+        let (inside, outside) = (format!("in-{number}"), format!("out-{number}"));
+        let expected = stage.enqueue(schedule(full(&outside).unique_key("k"), now)).await?;
+        let from = stage.now().await?;
+        let mut transaction = stage.begin().await?;
+        let answers =
+            transaction.enqueue_in(&[schedule(full(&inside).unique_key("k"), now).build()?]).await?;
+        transaction.commit().await?;
+        let to = stage.now().await?;
+        let (expected, seen) = (stage.live(expected).await?, stage.live(answers[0].id).await?);
+        let times = (seen.created_at, seen.updated_at);
+        let right = times.0 == times.1 && (from..=to).contains(&times.0);
+        ensure!(T1, right, "created_at and updated_at are {times:?}, expected {from} to {to}");
+        let waits = |job: &Job| (job.available_at - job.created_at).num_seconds() / 60;
+        ensure_eq!(E8, format!("minutes that job {number} waits"), waits(&seen), waits(&expected));
+        let (id, queue) = (seen.id, seen.queue.clone());
+        let (created_at, updated_at, available_at) = (seen.created_at, seen.updated_at, seen.available_at);
+        let expected = Job { id, queue, created_at, updated_at, available_at, ..expected };
+        ensure_eq!(T1, "the job enqueued in a transaction", seen, expected);
+    }
+    Ok(())
+}
+
+async fn attempts_default_to_the_policy_in_a_transaction(stage: Stage) -> Outcome {
+    let max_attempts = Some(leasehold_core::MaxAttempts::new(2)?);
+    stage.set_policy("q*", leasehold_core::QueuePolicy { max_attempts, ..Default::default() }).await?;
+    stage.enqueue(new_job("q-known")).await?;
+    let mut transaction = stage.begin().await?;
+    let jobs = [new_job("q-known").build()?, new_job("q-new").build()?, new_job("other").build()?];
+    let answers = transaction.enqueue_in(&jobs).await?;
+    transaction.commit().await?;
+    for (answer, expected) in answers.iter().zip([2, 2, 5]) {
+        let job = stage.live(answer.id).await?;
+        ensure_eq!(E12, format!("max_attempts in {}", job.queue), job.max_attempts.get(), expected);
+    }
+    Ok(())
+}
+
+async fn a_verdict_goes_by_the_policy_of_its_queue(stage: Stage) -> Outcome {
+    let backoff = leasehold_core::Backoff::new(5 * HOUR, 0.0, Duration::ZERO, 9 * HOUR)?;
+    let archive = Some(leasehold_core::Archive::DeadOnly);
+    let policy = leasehold_core::QueuePolicy { backoff: Some(backoff), archive, ..Default::default() };
+    stage.set_policy("q", policy).await?;
+    for verdict in [Verdict::retry("no"), Verdict::done(), Verdict::discard("no"), Verdict::dead("no")] {
+        let job = stage.leased(new_job("q")).await?;
+        let from = stage.now().await?;
+        let mut transaction = stage.begin().await?;
+        let settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        let to = stage.now().await?;
+        transaction.commit().await?;
+        match (stage.store.get(job.id).await?, settled.fate()) {
+            (Some(Record::Live(job)), leasehold_core::Fate::Retrying { available_at }) => {
+                let later = |time| leasehold_core::time::later(time, 5 * HOUR);
+                let right =
+                    job.available_at == available_at && (later(from)..=later(to)).contains(&available_at);
+                ensure!(
+                    T9,
+                    right,
+                    "with a backoff of five hours from {from}: {job:?}, told was {available_at}"
+                );
+                stage.store.discard(job.id, Json::null()).await?;
+            }
+            (None, leasehold_core::Fate::Completed | leasehold_core::Fate::Discarded) => {}
+            (Some(Record::Finished(_)), leasehold_core::Fate::DeadLettered) => {}
+            (found, fate) => ensure!(T9, false, "{verdict:?} was answered {fate:?}, and found is {found:?}"),
+        }
+    }
+    Ok(())
+}
+
+async fn several_jobs_are_settled_in_one_transaction(stage: Stage) -> Outcome {
+    for commit in [false, true] {
+        let stage = stage.fresh().await?;
+        stage.enqueue_many("q", 5).await?;
+        let mut jobs = Vec::new();
+        for _ in 0..5 {
+            jobs.push(stage.claim_one("q").await?);
+        }
+        let before = stage.dump().await?;
+        let mut transaction = stage.begin().await?;
+        for (job, verdict) in jobs.iter().zip(verdicts()?) {
+            let settled = transaction.settle_in(&job.receipt(), verdict).await?;
+            ensure_eq!(T2, "receipt of the proof", settled.receipt(), job.receipt());
+        }
+        if !commit {
+            transaction.rollback().await?;
+            let difference = stage.dump().await?.difference(&before);
+            ensure!(T2, difference.is_none(), "five verdicts were rolled back, but left {difference:?}");
+            continue;
+        }
+        transaction.commit().await?;
+        for (job, verdict) in jobs.iter().zip(verdicts()?) {
+            let record = stage.record(job.id).await?;
+            let right = match &record {
+                Record::Live(job) => job.lease.is_none() && job.available_at > stage.now().await?,
+                Record::Finished(_) => !matches!(verdict, Verdict::Retry { .. } | Verdict::Snooze { .. }),
+            };
+            ensure!(T2, right, "{verdict:?} was one of five that were committed, but the job is {record:?}");
+        }
+        ensure_eq!(T2, "finished jobs", stage.dump().await?.history.len(), 3);
+    }
+    Ok(())
+}
+
+async fn a_key_that_the_transaction_keeps_is_taken(stage: Stage) -> Outcome {
+    for verdict in [Verdict::retry_after("no", HOUR)?, Verdict::snooze(HOUR)?, Verdict::retry("no")] {
+        let stage = stage.fresh().await?;
+        let job = stage.leased(new_job("q").unique_key("k")).await?;
+        let mut transaction = stage.begin().await?;
+        let _settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        let answers = transaction.enqueue_in(&[new_job("q").unique_key("k").build()?]).await?;
+        let taken = answers[0].deduplicated && answers[0].id == job.id;
+        ensure!(E6, taken, "after {verdict:?} the key of job {} was enqueued again: {answers:?}", job.id);
+        transaction.commit().await?;
+        ensure_eq!(E6, "live jobs", stage.dump().await?.jobs.len(), 1);
+    }
+    Ok(())
+}
+
+async fn everything_outside_a_transaction_is_refused(stage: Stage) -> Outcome {
+    let Some(mut connection) = stage.no_transaction().await? else { return Ok(()) };
+    let key = IdempotencyKey::new("once")?;
+    let before = stage.dump().await?;
+    let answer = connection.enqueue_in(&[new_job("q").build()?]).await;
+    let refused = matches!(answer, Err(StoreError::NoTransaction { .. }));
+    ensure!(T4, refused, "enqueue_in outside a transaction was answered {answer:?}");
+    let answer = connection.once_in(&key).await;
+    let refused = matches!(answer, Err(StoreError::NoTransaction { .. }));
+    ensure!(T4, refused, "once_in outside a transaction was answered {answer:?}");
+    let difference = stage.dump().await?.difference(&before);
+    ensure!(T4, difference.is_none(), "a call outside a transaction changed {difference:?}");
+    let mut transaction = stage.begin().await?;
+    ensure_eq!(T4, "once after a refusal", transaction.once_in(&key).await?, true);
+    transaction.rollback().await?;
+    Ok(())
+}
+
+async fn long_once_keys_are_told_apart(stage: Stage) -> Outcome {
+    for common in [31, 63, 127, 190, 199, 254] {
+        for last in ["a", "b"] {
+            let key = IdempotencyKey::new("k".repeat(common) + last)?;
+            let mut transaction = stage.begin().await?;
+            let fresh = transaction.once_in(&key).await?;
+            ensure!(T5, fresh, "a key that differs in byte {} was taken for another", common + 1);
+            transaction.commit().await?;
+        }
+    }
+    for key in ["key", "KEY", "key ", " key", "k\u{e9}y", "ke\u{301}y", "ß", "ss"] {
+        let mut transaction = stage.begin().await?;
+        let fresh = transaction.once_in(&IdempotencyKey::new(key)?).await?;
+        ensure!(T5, fresh, "the new key {key:?} was taken for another");
+        transaction.commit().await?;
+    }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_core::{BatchSize, Json, Queues, Redrive, Schedule, Store, Verdict, Wakeups};
+use leasehold_core::{BatchSize, Json, QueuePolicy, Queues, Redrive, Schedule, Store, Verdict, Wakeups};
 
-use super::scene::{at_most, dead_letter, fifo, pattern, queues};
+use super::scene::{at_most, dead_letter, fifo, pattern, queues, slow_rate};
 use crate::check::checks;
-use crate::failure::{Outcome, ensure};
+use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::stage::{HOUR, Stage, new_job};
 
 checks! { "wake":
@@ -23,6 +23,12 @@ checks! { "wake":
     a_commit_wakes [W1] needs Wakeups, Transactions;
     another_handle_is_woken_too [W1] needs Wakeups;
     other_queues_do_not_wake [W2] needs Wakeups;
+    every_wider_policy_wakes [W1] needs Wakeups, Policies, ConcurrencyLimit, RateLimit, Fifo;
+    every_way_out_of_a_full_queue_wakes [W1] needs Wakeups, ConcurrencyLimit;
+    a_first_job_that_goes_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
+    an_end_in_a_transaction_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit, Transactions;
+    a_batch_wakes_every_queue [W1] needs Wakeups;
+    a_subscriber_is_woken_again_and_again [W1] needs Wakeups;
 }
 
 /// How long a hint may take: a bound, not a wait.
@@ -196,5 +202,154 @@ async fn other_queues_do_not_wake(stage: Stage) -> Outcome {
     expect_hint(&mut exact, "enqueue into a").await?;
     expect_hint(&mut named, "enqueue into a").await?;
     ensure!(W2, !woken(&mut prefix, QUIET).await, "a subscriber of a:* was woken by a");
+    Ok(())
+}
+
+async fn every_wider_policy_wakes(stage: Stage) -> Outcome {
+    let none = QueuePolicy::default;
+    let rate = |burst| slow_rate(burst);
+    let changes = [
+        ("q", rate(1)?, rate(3)?, "a larger burst"),
+        ("q", rate(1)?, none(), "no rate any more"),
+        ("q*", rate(1)?, rate(3)?, "a larger burst of a prefix"),
+        ("q", fifo(), none(), "no Fifo order any more"),
+        ("q*", fifo(), none(), "no Fifo order of a prefix any more"),
+        ("q", at_most(1)?, none(), "no limit any more"),
+        ("q*", at_most(1)?, at_most(2)?, "a higher limit of a prefix"),
+        ("*", at_most(1)?, at_most(2)?, "a higher limit of all queues"),
+    ];
+    for (name, narrow, wide, what) in changes {
+        let stage = stage.fresh().await?;
+        stage.set_policy(name, narrow).await?;
+        stage.enqueue_many("q", 2).await?;
+        stage.claim_one("q").await?;
+        let held_back = stage.claim("q", 1).await?;
+        ensure!(W1, held_back.is_empty(), "before {what} leased was {held_back:?}");
+        let mut hints = listen(&*stage.store, &queues("q")?).await?;
+        stage.set_policy(name, wide).await?;
+        expect_hint(&mut hints, what).await?;
+        stage.claim_one("q").await?;
+    }
+    Ok(())
+}
+
+async fn every_way_out_of_a_full_queue_wakes(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    stage.enqueue_many("q", 9).await?;
+    for way in ["retry", "snooze", "backoff", "retry_later", "late discard", "reclaim"] {
+        let job = stage.claim_one("q").await?;
+        if matches!(way, "late discard" | "reclaim") {
+            stage.age(2 * HOUR).await?;
+        }
+        let mut hints = listen(&*stage.store, &queues("q")?).await?;
+        match way {
+            "retry" => stage.settle(job.receipt(), Verdict::retry_after("no", 99 * HOUR)?).await?,
+            "snooze" => stage.settle(job.receipt(), Verdict::snooze(99 * HOUR)?).await?,
+            "backoff" => stage.settle(job.receipt(), Verdict::retry("no")).await?,
+            "retry_later" => stage.store.retry_later(job.id, Schedule::after(99 * HOUR)?).await?,
+            "late discard" => stage.store.discard(job.id, Json::null()).await?,
+            _ => drop(stage.reclaim().await?),
+        }
+        expect_hint(&mut hints, &format!("{way} freed the only place")).await?;
+    }
+    let last = stage.enqueue(new_job("q").max_attempts(1).priority(9)).await?;
+    ensure_eq!(W1, "leased", stage.claim_one("q").await?.id, last);
+    stage.age(2 * HOUR).await?;
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    stage.reclaim().await?;
+    expect_hint(&mut hints, "a reclaim made a dead letter of the only leased job").await
+}
+
+async fn a_first_job_that_goes_wakes_a_fifo_queue(stage: Stage) -> Outcome {
+    stage.set_policy("q", fifo()).await?;
+    let first = stage.enqueue(new_job("q").delay(9 * HOUR)).await?;
+    let second = stage.enqueue(new_job("q").max_attempts(1)).await?;
+    let third = stage.enqueue(new_job("q")).await?;
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    stage.store.discard(first, Json::null()).await?;
+    expect_hint(&mut hints, "the discard of a first job that waited").await?;
+    ensure_eq!(W1, "leased", stage.claim_one("q").await?.id, second);
+    stage.store.retry_later(second, Schedule::Now).await?;
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    stage.reclaim().await?;
+    expect_hint(&mut hints, "the reclaim of an exhausted first job").await?;
+    ensure_eq!(W1, "leased", stage.claim_one("q").await?.id, third);
+    Ok(())
+}
+
+async fn an_end_in_a_transaction_wakes_a_full_queue(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(1)?).await?;
+    stage.enqueue_many("q", 9).await?;
+    for verdict in [Verdict::done(), Verdict::dead("no"), Verdict::retry_after("no", 9 * HOUR)?] {
+        let job = stage.claim_one("q").await?;
+        let mut transaction = stage.begin().await?;
+        let _settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
+        let mut hints = listen(&*stage.store, &queues("q")?).await?;
+        transaction.commit().await?;
+        expect_hint(&mut hints, &format!("the commit of {verdict:?}")).await?;
+    }
+    Ok(())
+}
+
+async fn a_batch_wakes_every_queue(stage: Stage) -> Outcome {
+    let names = ["a", "b", "c"];
+    for what in ["settle", "release", "reclaim", "redrive", "commit"] {
+        let stage = stage.fresh().await?;
+        if what == "commit" && !stage.store.capabilities().transactions {
+            continue;
+        }
+        let mut leased = Vec::new();
+        for name in names.into_iter().filter(|_| what != "commit") {
+            leased.push(stage.leased(new_job(name)).await?);
+        }
+        match what {
+            "reclaim" => stage.age(2 * HOUR).await?,
+            "redrive" => {
+                for job in &leased {
+                    stage.settle(job.receipt(), Verdict::dead("no")).await?;
+                }
+            }
+            _ => {}
+        }
+        let mut hints = Vec::new();
+        for name in names {
+            hints.push((name, listen(&*stage.store, &queues(name)?).await?));
+        }
+        let receipts: Vec<_> = leased.iter().map(|job| job.receipt()).collect();
+        match what {
+            "settle" => {
+                let retry = Verdict::retry_after("no", Duration::ZERO)?;
+                let items: Vec<_> = receipts.iter().map(|receipt| (*receipt, retry.clone())).collect();
+                stage.store.settle(&items).await?;
+            }
+            "release" => drop(stage.store.release(&receipts).await?),
+            "reclaim" => drop(stage.reclaim().await?),
+            "redrive" => drop(stage.store.redrive(&Redrive::all(BatchSize::MAX)).await?),
+            _ => {
+                let mut transaction = stage.begin().await?;
+                for name in names {
+                    transaction.enqueue_in(&[new_job(name).build()?]).await?;
+                }
+                transaction.commit().await?;
+            }
+        }
+        for (name, hints) in &mut hints {
+            expect_hint(hints, &format!("{what} of jobs of three queues, to a subscriber of {name}")).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_subscriber_is_woken_again_and_again(stage: Stage) -> Outcome {
+    let mut hints = listen(&*stage.store, &queues("q")?).await?;
+    for round in 0..5 {
+        stage.enqueue(new_job("q")).await?;
+        expect_hint(&mut hints, &format!("enqueue number {round}, with one subscription")).await?;
+        for _ in 0..50 {
+            if !woken(&mut hints, QUIET / 4).await {
+                break;
+            }
+        }
+    }
     Ok(())
 }

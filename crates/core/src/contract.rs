@@ -72,7 +72,7 @@ clauses! {
     D10: "A call changes nothing of the jobs that it does not lease, and of those it leases only lease, attempts, epoch, first_leased_at and updated_at."
     D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue that had a leasable job all the while has been served."
     D12: "The answer shows each leased job as it is now stored, in the order in which the jobs were leased."
-    D13: "While nobody else is calling, an empty answer means that nothing could be leased."
+    D13: "While nobody else is calling, a call leases as many jobs as it asks for, or all that can be leased."
 
     S1: "Each item gets one outcome, in the order given, and none affects another."
     S2: "A stale receipt is answered LeaseLost and changes nothing at all."
@@ -100,7 +100,7 @@ clauses! {
     R2: "A passed lease of a job with attempts left is taken away, and the job is Ready at once, with available_at now."
     R3: "A passed lease of a job without attempts left makes the job a dead letter with the error lease_expired."
     R4: "An Exhausted job becomes a dead letter with its last error, or attempts_exhausted if it has none."
-    R5: "A call takes at most as many jobs as asked for, and repeated calls get through all of them."
+    R5: "A call takes at most as many jobs as asked for, all of them while nobody else is calling, and repeated calls get through everything."
     R6: "However many callers race, each passed lease is reclaimed once."
     R7: "A receipt whose lease was reclaimed is stale."
     R8: "Reclaiming changes no attempts, raises the epoch of a job that had a lease, and leaves the error lease_expired as its last error."

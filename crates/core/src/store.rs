@@ -137,7 +137,7 @@ pub trait Store: Send + Sync + 'static {
     /// * **[D10](crate::contract::D10)** Nothing else changes, in these jobs or in others.
     /// * **[D12](crate::contract::D12)** The answer shows the jobs as now stored, in the order in which they were
     ///   leased.
-    /// * **[D13](crate::contract::D13)** If nobody else is calling, an empty answer means that nothing could be
+    /// * **[D13](crate::contract::D13)** If nobody else is calling, fewer than `limit` jobs means that no more could be
     ///   leased.
     /// * **[P1](crate::contract::P1)** Nothing from a paused queue.
     /// * **[P2](crate::contract::P2)** Never more leases in a queue than its concurrency limit, those that have passed
@@ -150,7 +150,7 @@ pub trait Store: Send + Sync + 'static {
     /// * **[P5](crate::contract::P5)** If that job is not Ready, nothing from this queue, and other queues as usual.
     /// * **[P13](crate::contract::P13)** What one queue's policy holds back takes no place in the answer from others.
     ///
-    /// Unspecified: which jobs are leased when callers race, and whether a batch is filled to `limit`.
+    /// Unspecified: which jobs are leased when callers race, and whether a batch is then filled to `limit`.
     ///
     /// # Examples
     /// ```
@@ -231,8 +231,8 @@ pub trait Store: Send + Sync + 'static {
     ///   [`backend::lease_expired`](crate::backend::lease_expired), `processed_by` the lease's worker.
     /// * **[R4](crate::contract::R4)** Exhausted: finished as dead letter with its `last_error`, or
     ///   [`backend::attempts_exhausted`](crate::backend::attempts_exhausted) if it has none.
-    /// * **[R5](crate::contract::R5)** At most `limit` jobs a call, and jobs that cannot be taken hide no others, so
-    ///   that repeated calls get through everything.
+    /// * **[R5](crate::contract::R5)** At most `limit` jobs a call, and as many if nobody else is calling; jobs that cannot
+    ///   be taken hide no others, so that repeated calls get through everything.
     /// * **[R6](crate::contract::R6)** Each once, however many callers race with each other, with verdicts and with
     ///   heartbeats.
     /// * **[R7](crate::contract::R7)** The old receipt is stale from then on.

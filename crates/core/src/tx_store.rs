@@ -57,7 +57,7 @@ pub trait TxStore<C: Send + ?Sized>: Store {
     ///
     /// # Contract
     /// * **[T1](crate::contract::T1)** The jobs exist once the transaction has committed, and never before or otherwise.
-    ///   The ids are known at once, and are given to nobody else, whether or not the transaction commits.
+    ///   The ids are known at once, and are given to nobody else while the transaction is open or if it commits.
     async fn enqueue_in(&self, conn: &mut C, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
     /// [`Store::settle`] of one job on the caller's transaction.
