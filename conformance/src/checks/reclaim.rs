@@ -263,13 +263,17 @@ async fn a_dead_letter_of_a_reclaim_has_everything_that_the_job_had(stage: Stage
         let first = stage.leased(new).await?;
         stage.age(HOUR / 2).await?;
         stage.settle(first.receipt(), Verdict::retry_after("first", Duration::ZERO)?).await?;
-        let mut job = stage.claim_one("q").await?;
+        let id = stage.claim_one("q").await?.id;
+        // Ageing may shift every stored time, so the job is read after it.
         stage.age(2 * HOUR).await?;
+        let mut job = stage.live(id).await?;
         let mut error = backend::lease_expired();
         if exhausted {
-            stage.store.retry_later(job.id, Schedule::Now).await?;
-            job = stage.live(job.id).await?;
+            stage.store.retry_later(id, Schedule::Now).await?;
+            job = stage.live(id).await?;
             error = leasehold_core::Json::error("first");
+        } else {
+            job.epoch = job.epoch.next();
         }
         stage.reclaim().await?;
         let seen = stage.finished(job.id).await?;
