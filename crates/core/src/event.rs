@@ -51,7 +51,8 @@ pub enum EventKind {
     Reclaimed,
     /// It was a dead letter and went back to its queue.
     Redriven,
-    /// Somebody showed a stale receipt for it. A heartbeat for a lease that has passed but was not reclaimed is none.
+    /// Somebody showed a stale receipt for it. A heartbeat for a lease that has passed but was not reclaimed is none;
+    /// whether one for a finished job, or one shown in a transaction, is told is left open.
     LeaseLost,
 }
 
