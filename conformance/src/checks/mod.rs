@@ -13,6 +13,7 @@ mod fifo;
 mod heartbeat;
 mod input;
 mod interleave;
+mod interleave_enqueue;
 mod limits;
 mod list;
 mod next;
@@ -22,6 +23,8 @@ mod pause;
 mod policy;
 mod prune;
 mod race;
+mod race_lease;
+mod race_place;
 mod rate;
 mod receipts;
 mod reclaim;
@@ -33,6 +36,9 @@ mod stale;
 mod stats;
 mod time;
 mod transaction;
+mod transaction_verdict;
+mod unique;
+mod verdict;
 mod wake;
 
 use crate::check::Check;
@@ -41,9 +47,11 @@ use crate::check::Check;
 pub(crate) fn all() -> Vec<Check> {
     [
         enqueue::CHECKS,
+        unique::CHECKS,
         dequeue::CHECKS,
         order::CHECKS,
         settle::CHECKS,
+        verdict::CHECKS,
         stale::CHECKS,
         heartbeat::CHECKS,
         reclaim::CHECKS,
@@ -69,10 +77,14 @@ pub(crate) fn all() -> Vec<Check> {
         wake::CHECKS,
         events::CHECKS,
         race::CHECKS,
+        race_lease::CHECKS,
+        race_place::CHECKS,
         bulk::CHECKS,
         cancel::CHECKS,
         transaction::CHECKS,
+        transaction_verdict::CHECKS,
         interleave::CHECKS,
+        interleave_enqueue::CHECKS,
         crate::model::CHECKS,
     ]
     .concat()

@@ -1,10 +1,6 @@
 //! Operations on the caller's own transaction.
 
-use std::time::Duration;
-
-use leasehold_core::{
-    FinishedJob, IdempotencyKey, Job, Json, NewJobBuilder, Record, Schedule, StoreError, Verdict,
-};
+use leasehold_core::{IdempotencyKey, Job, Json, NewJobBuilder, Record, StoreError, Verdict};
 
 use crate::check::checks;
 use crate::failure::{Outcome, Problem, ensure, ensure_eq};
@@ -14,28 +10,18 @@ checks! { "transaction":
     enqueued_once_committed [T1] needs Transactions;
     enqueued_not_after_rollback [T1] needs Transactions;
     duplicates_are_seen_in_a_transaction [T1] needs Transactions;
-    settled_once_committed [T2] needs Transactions;
-    every_verdict_is_undone_by_rollback [T2] needs Transactions;
-    a_retry_by_receipt_after_rollback_counts [T2] needs Transactions;
-    a_stale_receipt_is_an_error [T3] needs Transactions;
-    a_receipt_is_spent_within_the_transaction [T3] needs Transactions;
     outside_a_transaction_is_refused [T4] needs Transactions;
     once_is_true_once [T5] needs Transactions;
     an_expected_outcome_spoils_nothing [T6] needs Transactions;
     a_dropped_transaction_leaves_nothing [T8] needs Transactions;
-    every_verdict_does_what_it_does_outside [T9] needs Transactions;
-    a_late_verdict_counts_in_a_transaction [T9] needs Transactions;
     a_key_that_the_transaction_frees_can_be_taken_by_it [T1] needs Transactions;
     what_is_enqueued_is_what_was_given [T1, E8, E9, E11] needs Transactions;
     attempts_default_to_the_policy_in_a_transaction [E12] needs Transactions, Policies;
-    a_verdict_goes_by_the_policy_of_its_queue [T9] needs Transactions, Policies;
-    several_jobs_are_settled_in_one_transaction [T2] needs Transactions;
     a_key_that_the_transaction_keeps_is_taken [T1, E6] needs Transactions;
-    everything_outside_a_transaction_is_refused [T4] needs Transactions;
     long_once_keys_are_told_apart [T5] needs Transactions;
 }
 
-fn verdicts() -> Outcome<Vec<Verdict>> {
+pub(super) fn verdicts() -> Outcome<Vec<Verdict>> {
     Ok(vec![
         Verdict::done_with("result")?,
         Verdict::retry_after("again", 2 * HOUR)?,
@@ -113,93 +99,6 @@ async fn duplicates_are_seen_in_a_transaction(stage: Stage) -> Outcome {
     );
     transaction.commit().await?;
     ensure_eq!(T1, "jobs", stage.dump().await?.jobs.len(), 2);
-    Ok(())
-}
-
-async fn settled_once_committed(stage: Stage) -> Outcome {
-    let other = stage.connect().await?;
-    for verdict in verdicts()? {
-        let job = stage.leased(new_job("q")).await?;
-        let mut transaction = stage.begin().await?;
-        transaction.write("effect").await?;
-        let settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
-        ensure_eq!(T2, "receipt of the proof", settled.receipt(), job.receipt());
-        let early = other.get(job.id).await?;
-        let expected = Some(Record::Live(job.clone()));
-        ensure!(T2, early == expected, "{verdict:?} before the commit: another handle sees {early:?}");
-        transaction.commit().await?;
-        let after = stage.record(job.id).await?;
-        let changed = match &after {
-            Record::Live(job) => job.lease.is_none(),
-            Record::Finished(_) => true,
-        };
-        ensure!(T2, changed, "{verdict:?} was committed, but the job is {after:?}");
-        let again = stage.try_settle(job.receipt(), Verdict::done()).await?;
-        ensure!(T2, again.is_lost(), "{verdict:?} was committed, then the receipt was answered {again:?}");
-    }
-    ensure_eq!(T2, "ledger", stage.ledger().await?.len(), 5);
-    Ok(())
-}
-
-async fn every_verdict_is_undone_by_rollback(stage: Stage) -> Outcome {
-    for verdict in verdicts()? {
-        let job = stage.leased(new_job("q").max_attempts(1)).await?;
-        let before = stage.dump().await?;
-        let mut transaction = stage.begin().await?;
-        transaction.write("effect").await?;
-        let _rolled_back = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
-        transaction.rollback().await?;
-        let difference = stage.dump().await?.difference(&before);
-        ensure!(T2, difference.is_none(), "{verdict:?} was rolled back, but left {difference:?}");
-        stage.settle(job.receipt(), Verdict::done()).await?;
-    }
-    let left = stage.ledger().await?;
-    ensure!(T2, left.is_empty(), "every transaction was rolled back, but the ledger has {left:?}");
-    Ok(())
-}
-
-async fn a_retry_by_receipt_after_rollback_counts(stage: Stage) -> Outcome {
-    let job = stage.leased(new_job("q")).await?;
-    let mut transaction = stage.begin().await?;
-    let _rolled_back = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
-    transaction.rollback().await?;
-    let status = stage.store.receipts(&[job.receipt()]).await?;
-    let held = matches!(status[..], [leasehold_core::ReceiptStatus::Held { .. }]);
-    ensure!(T2, held, "after the rollback the receipt is {status:?}");
-    stage.settle(job.receipt(), Verdict::retry_after("rolled back", Duration::ZERO)?).await?;
-    ensure_eq!(T2, "attempts of the next lease", stage.claim_one("q").await?.attempts, 2);
-    Ok(())
-}
-
-async fn a_stale_receipt_is_an_error(stage: Stage) -> Outcome {
-    let stale = stage.leased(new_job("q")).await?;
-    stage.store.retry_later(stale.id, Schedule::Now).await?;
-    let holder = stage.claim_one("q").await?;
-    let before = stage.dump().await?;
-    for verdict in verdicts()? {
-        let mut transaction = stage.begin().await?;
-        transaction.write("effect of a worker that lost its lease").await?;
-        let answer = transaction.settle_in(&stale.receipt(), verdict.clone()).await;
-        let lost = answer.as_ref().is_err_and(StoreError::is_lease_lost);
-        ensure!(T3, lost, "{verdict:?} with a stale receipt was answered {answer:?}");
-        transaction.rollback().await?;
-    }
-    let difference = stage.dump().await?.difference(&before);
-    ensure!(T3, difference.is_none(), "a stale receipt changed something: {difference:?}");
-    let left = stage.ledger().await?;
-    ensure!(T3, left.is_empty(), "the ledger has {left:?}");
-    stage.settle(holder.receipt(), Verdict::done()).await
-}
-
-async fn a_receipt_is_spent_within_the_transaction(stage: Stage) -> Outcome {
-    let job = stage.leased(new_job("q")).await?;
-    let mut transaction = stage.begin().await?;
-    let _first = transaction.settle_in(&job.receipt(), Verdict::snooze(HOUR)?).await?;
-    let second = transaction.settle_in(&job.receipt(), Verdict::done()).await;
-    let lost = second.as_ref().is_err_and(StoreError::is_lease_lost);
-    ensure!(T3, lost, "a second verdict in one transaction was answered {second:?}");
-    transaction.commit().await?;
-    ensure_eq!(T3, "attempts", stage.live(job.id).await?.attempts, 0);
     Ok(())
 }
 
@@ -313,72 +212,6 @@ async fn a_dropped_transaction_leaves_nothing(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// A job with something in every column, leased for the second time.
-async fn rich(stage: &Stage, queue: &str, attempts: u32) -> Outcome<Job> {
-    let new: NewJobBuilder =
-        new_job(queue).payload("p").header("h", "v").unique_key("k").priority(3).max_attempts(attempts);
-    let job = stage.leased(new).await?;
-    stage.settle(job.receipt(), Verdict::retry_after("first", Duration::ZERO)?).await?;
-    stage.claim_one(queue).await
-}
-
-async fn every_verdict_does_what_it_does_outside(stage: Stage) -> Outcome {
-    let mut all = verdicts()?;
-    all.push(Verdict::retry("backoff"));
-    for (number, verdict) in all.into_iter().enumerate() {
-        for attempts in [2, 5] {
-            let outside = rich(&stage, &format!("out-{number}-{attempts}"), attempts).await?;
-            let inside = rich(&stage, &format!("in-{number}-{attempts}"), attempts).await?;
-            stage.settle(outside.receipt(), verdict.clone()).await?;
-            let mut transaction = stage.begin().await?;
-            let settled = transaction.settle_in(&inside.receipt(), verdict.clone()).await?;
-            transaction.commit().await?;
-            let (expected, seen) = (stage.record(outside.id).await?, stage.record(inside.id).await?);
-            let (expected, seen) = (timeless(expected), timeless(seen));
-            ensure!(
-                T9,
-                seen == expected,
-                "{verdict:?} made {seen} in a transaction, {expected} outside ({settled:?})"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Everything that two jobs with the same past have in common, and times to the minute.
-fn timeless(record: Record) -> String {
-    match record {
-        Record::Live(job) => {
-            let waits = (job.available_at - job.updated_at).num_seconds() / 60;
-            let Job { attempts, max_attempts, lease, epoch, last_error, payload, headers, priority, .. } =
-                job;
-            format!(
-                "{attempts} {max_attempts} {lease:?} {epoch} {last_error:?} {payload} {headers:?} {priority} {waits}"
-            )
-        }
-        Record::Finished(job) => {
-            let FinishedJob { attempts, max_attempts, epoch, outcome, last_error, processed_by, .. } = job;
-            let FinishedJob { payload, headers, priority, unique_key, .. } = job;
-            format!(
-                "{attempts} {max_attempts} {epoch} {outcome:?} {last_error:?} {processed_by:?} {payload} {headers:?} \
-                 {priority} {unique_key:?}"
-            )
-        }
-    }
-}
-
-async fn a_late_verdict_counts_in_a_transaction(stage: Stage) -> Outcome {
-    let job = stage.leased(new_job("q")).await?;
-    stage.age(2 * HOUR).await?;
-    let mut transaction = stage.begin().await?;
-    transaction.write("late effect").await?;
-    let _settled = transaction.settle_in(&job.receipt(), Verdict::done()).await?;
-    transaction.commit().await?;
-    stage.finished(job.id).await?;
-    ensure_eq!(T9, "ledger", stage.ledger().await?, ["late effect"]);
-    Ok(())
-}
-
 async fn a_key_that_the_transaction_frees_can_be_taken_by_it(stage: Stage) -> Outcome {
     let job = stage.leased(new_job("q").unique_key("k")).await?;
     let mut transaction = stage.begin().await?;
@@ -440,72 +273,6 @@ async fn attempts_default_to_the_policy_in_a_transaction(stage: Stage) -> Outcom
     Ok(())
 }
 
-async fn a_verdict_goes_by_the_policy_of_its_queue(stage: Stage) -> Outcome {
-    let backoff = leasehold_core::Backoff::new(5 * HOUR, 0.0, Duration::ZERO, 9 * HOUR)?;
-    let archive = Some(leasehold_core::Archive::DeadOnly);
-    let policy = leasehold_core::QueuePolicy { backoff: Some(backoff), archive, ..Default::default() };
-    stage.set_policy("q", policy).await?;
-    for verdict in [Verdict::retry("no"), Verdict::done(), Verdict::discard("no"), Verdict::dead("no")] {
-        let job = stage.leased(new_job("q")).await?;
-        let from = stage.now().await?;
-        let mut transaction = stage.begin().await?;
-        let settled = transaction.settle_in(&job.receipt(), verdict.clone()).await?;
-        let to = stage.now().await?;
-        transaction.commit().await?;
-        match (stage.store.get(job.id).await?, settled.fate()) {
-            (Some(Record::Live(job)), leasehold_core::Fate::Retrying { available_at }) => {
-                let later = |time| leasehold_core::time::later(time, 5 * HOUR);
-                let right =
-                    job.available_at == available_at && (later(from)..=later(to)).contains(&available_at);
-                ensure!(
-                    T9,
-                    right,
-                    "with a backoff of five hours from {from}: {job:?}, told was {available_at}"
-                );
-                stage.store.discard(job.id, Json::null()).await?;
-            }
-            (None, leasehold_core::Fate::Completed | leasehold_core::Fate::Discarded) => {}
-            (Some(Record::Finished(_)), leasehold_core::Fate::DeadLettered) => {}
-            (found, fate) => ensure!(T9, false, "{verdict:?} was answered {fate:?}, and found is {found:?}"),
-        }
-    }
-    Ok(())
-}
-
-async fn several_jobs_are_settled_in_one_transaction(stage: Stage) -> Outcome {
-    for commit in [false, true] {
-        let stage = stage.fresh().await?;
-        stage.enqueue_many("q", 5).await?;
-        let mut jobs = Vec::new();
-        for _ in 0..5 {
-            jobs.push(stage.claim_one("q").await?);
-        }
-        let before = stage.dump().await?;
-        let mut transaction = stage.begin().await?;
-        for (job, verdict) in jobs.iter().zip(verdicts()?) {
-            let settled = transaction.settle_in(&job.receipt(), verdict).await?;
-            ensure_eq!(T2, "receipt of the proof", settled.receipt(), job.receipt());
-        }
-        if !commit {
-            transaction.rollback().await?;
-            let difference = stage.dump().await?.difference(&before);
-            ensure!(T2, difference.is_none(), "five verdicts were rolled back, but left {difference:?}");
-            continue;
-        }
-        transaction.commit().await?;
-        for (job, verdict) in jobs.iter().zip(verdicts()?) {
-            let record = stage.record(job.id).await?;
-            let right = match &record {
-                Record::Live(job) => job.lease.is_none() && job.available_at > stage.now().await?,
-                Record::Finished(_) => !matches!(verdict, Verdict::Retry { .. } | Verdict::Snooze { .. }),
-            };
-            ensure!(T2, right, "{verdict:?} was one of five that were committed, but the job is {record:?}");
-        }
-        ensure_eq!(T2, "finished jobs", stage.dump().await?.history.len(), 3);
-    }
-    Ok(())
-}
-
 async fn a_key_that_the_transaction_keeps_is_taken(stage: Stage) -> Outcome {
     for verdict in [Verdict::retry_after("no", HOUR)?, Verdict::snooze(HOUR)?, Verdict::retry("no")] {
         let stage = stage.fresh().await?;
@@ -518,24 +285,6 @@ async fn a_key_that_the_transaction_keeps_is_taken(stage: Stage) -> Outcome {
         transaction.commit().await?;
         ensure_eq!(E6, "live jobs", stage.dump().await?.jobs.len(), 1);
     }
-    Ok(())
-}
-
-async fn everything_outside_a_transaction_is_refused(stage: Stage) -> Outcome {
-    let Some(mut connection) = stage.no_transaction().await? else { return Ok(()) };
-    let key = IdempotencyKey::new("once")?;
-    let before = stage.dump().await?;
-    let answer = connection.enqueue_in(&[new_job("q").build()?]).await;
-    let refused = matches!(answer, Err(StoreError::NoTransaction { .. }));
-    ensure!(T4, refused, "enqueue_in outside a transaction was answered {answer:?}");
-    let answer = connection.once_in(&key).await;
-    let refused = matches!(answer, Err(StoreError::NoTransaction { .. }));
-    ensure!(T4, refused, "once_in outside a transaction was answered {answer:?}");
-    let difference = stage.dump().await?.difference(&before);
-    ensure!(T4, difference.is_none(), "a call outside a transaction changed {difference:?}");
-    let mut transaction = stage.begin().await?;
-    ensure_eq!(T4, "once after a refusal", transaction.once_in(&key).await?, true);
-    transaction.rollback().await?;
     Ok(())
 }
 
