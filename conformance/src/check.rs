@@ -97,6 +97,8 @@ pub enum Need {
     Fifo,
     /// [`Capabilities::wakeups`]
     Wakeups,
+    /// [`Capabilities::shared_wakeups`]
+    SharedWakeups,
     /// [`Capabilities::events`]
     Events,
     /// [`Capabilities::atomic_batches`]
@@ -114,6 +116,7 @@ impl Need {
             Self::RateLimit => capabilities.rate_limit,
             Self::Fifo => capabilities.fifo,
             Self::Wakeups => capabilities.wakeups,
+            Self::SharedWakeups => capabilities.shared_wakeups,
             Self::Events => capabilities.events,
             Self::AtomicBatches => capabilities.atomic_batches,
             Self::ConcurrentWriters => capabilities.concurrent_writers,
@@ -128,6 +131,7 @@ impl Need {
             Self::RateLimit => "the backend keeps no rate limits",
             Self::Fifo => "the backend keeps no Fifo order",
             Self::Wakeups => "the backend gives no wake-ups",
+            Self::SharedWakeups => "hints of the backend stay within the handle",
             Self::Events => "the backend tells no events",
             Self::AtomicBatches => "the backend does not accept batches over several queues in one step",
             Self::ConcurrentWriters => "an open transaction of the backend holds up all other writers",

@@ -57,7 +57,7 @@ async fn rich(stage: &Stage) -> Outcome<Plain> {
     for job in stage.claim("slow", 2).await? {
         stage.settle(job.receipt(), Verdict::done()).await?;
     }
-    Ok(Plain(Arc::clone(&stage.store)))
+    Ok(Plain::new(Arc::clone(&stage.store)))
 }
 
 fn selections() -> Outcome<Vec<Queues>> {

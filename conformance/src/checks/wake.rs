@@ -21,7 +21,7 @@ checks! { "wake":
     an_ended_lease_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit;
     an_ended_lease_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
     a_commit_wakes [W1] needs Wakeups, Transactions;
-    another_handle_is_woken_too [W1] needs Wakeups;
+    another_handle_is_woken_too [W1] needs Wakeups, SharedWakeups;
     other_queues_do_not_wake [W2] needs Wakeups;
     every_wider_policy_wakes [W1] needs Wakeups, Policies, ConcurrencyLimit, RateLimit, Fifo;
     every_way_out_of_a_full_queue_wakes [W1] needs Wakeups, ConcurrencyLimit;

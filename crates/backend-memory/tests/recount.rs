@@ -102,7 +102,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (own, clock) = store();
-        let derived = Plain(Arc::new(MemoryStore::builder().clock(clock.clone()).seed(7).build()));
+        let derived = Plain::new(Arc::new(MemoryStore::builder().clock(clock.clone()).seed(7).build()));
         Self { own, derived, clock, receipts: Vec::new() }
     }
 

@@ -25,6 +25,9 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Its [`wakeups`](crate::Store::wakeups) fire.
     pub wakeups: bool,
+    /// They fire for what other handles do, too. Without it, hints stay within the handle, and other processes find work
+    /// by polling.
+    pub shared_wakeups: bool,
     /// Its [`subscribe`](crate::Store::subscribe) tells events.
     pub events: bool,
     /// A batch over several queues is accepted whole or not at all, as one for a single queue always is.
@@ -49,6 +52,7 @@ impl Capabilities {
             rate_limit: false,
             fifo: false,
             wakeups: false,
+            shared_wakeups: false,
             events: false,
             atomic_batches: false,
             concurrent_writers: false,
@@ -66,6 +70,7 @@ impl Capabilities {
             rate_limit: true,
             fifo: true,
             wakeups: true,
+            shared_wakeups: true,
             events: true,
             atomic_batches: true,
             concurrent_writers: true,
