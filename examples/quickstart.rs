@@ -138,14 +138,14 @@ async fn explain(store: &dyn Store, id: JobId) -> Result<()> {
 /// Every job that has ended.
 async fn print_history(store: &dyn Store) -> Result<()> {
     println!(
-        "   {:>3}  {:<8} {:<8} {:>6} {:>8}  {:<10} by",
-        "job", "queue", "kind", "leases", "attempts", "ended as"
+        "   {:>3}  {:<8} {:<8} {:>8} {:>8}  {:<10} by",
+        "job", "queue", "kind", "redrives", "attempts", "ended as"
     );
     for job in store.history(&HistoryFilter::default()).await?.items {
         let by = job.processed_by.as_ref().map_or("-", |worker| worker.as_str());
         let (queue, kind, status) = (job.queue.as_str(), job.kind.as_str(), job.outcome.status().as_str());
-        let (id, leases, attempts) = (job.id, job.epoch, job.attempts);
-        println!("   {id:>3}  {queue:<8} {kind:<8} {leases:>6} {attempts:>8}  {status:<10} {by}");
+        let (id, redrives, attempts) = (job.id, job.redrives, job.attempts);
+        println!("   {id:>3}  {queue:<8} {kind:<8} {redrives:>8} {attempts:>8}  {status:<10} {by}");
     }
     Ok(())
 }
