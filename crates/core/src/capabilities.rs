@@ -35,7 +35,7 @@ pub struct Capabilities {
     /// A transaction that is open holds up no operation on other jobs.
     pub concurrent_writers: bool,
     /// What it has accepted survives a crash of the process, and what else the backend's docs say. The suite takes your
-    /// word for the crash; it checks that jobs outlive their handles.
+    /// word for it.
     pub durable: bool,
     /// The largest document (payload, result, error or reason) that it accepts, in bytes: 1 MiB unless it was built for
     /// another size.
