@@ -26,7 +26,7 @@ checks! { "cancel":
     reclaim_moves_whole_jobs [C2, C1];
     intervene_moves_whole_jobs [C2, C1];
     redrive_moves_whole_jobs [C2, C1];
-    prune_and_policies_are_left_whole [C2];
+    prune_forgets_whole_jobs [C2, C1];
     reads_leave_the_store_fit_for_use [C2];
     transactions_leave_nothing [C2, T8] needs Transactions;
     a_policy_that_is_replaced_is_left_whole [C2, P9] needs Policies;
@@ -269,28 +269,21 @@ async fn redrive_moves_whole_jobs(stage: Stage) -> Outcome {
     })
 }
 
-async fn prune_and_policies_are_left_whole(stage: Stage) -> Outcome {
-    let pruned: Outcome = at_every_await_point!(stage, polls, {
+async fn prune_forgets_whole_jobs(stage: Stage) -> Outcome {
+    at_every_await_point!(stage, polls, {
         let job = stage.leased(new_job("q")).await?;
         stage.settle(job.receipt(), Verdict::done()).await?;
+        let kept = stage.leased(new_job("kept")).await?;
         let all = Prune::older_than(Duration::ZERO, BatchSize::MAX)?;
-        cancelled_after(stage.store.prune(&all), polls).await.is_some()
-    });
-    pruned?;
-    if !stage.store.capabilities().policies {
-        return Ok(());
-    }
-    at_every_await_point!(stage, polls, {
-        let (pattern, policy) =
-            ("p".parse()?, QueuePolicy { paused: Some(polls % 2 == 0), ..QueuePolicy::default() });
-        let before = stage.store.policies().await?.set_for(&pattern);
-        let answer = cancelled_after(stage.store.set_policy(&pattern, &policy), polls).await;
-        let after = stage.store.policies().await?.set_for(&pattern);
-        ensure!(
-            C2,
-            after == before || after == policy,
-            "set_policy dropped after {polls} polls left {after:?}"
-        );
+        let answer = cancelled_after(stage.store.prune(&all), polls).await;
+        if let Some(Record::Live(job)) = stage.store.get(job.id).await? {
+            ensure!(C1, false, "prune dropped after {polls} polls brought back {job:?}");
+        }
+        stage.store.prune(&all).await?;
+        let left = stage.store.get(job.id).await?;
+        ensure!(C2, left.is_none(), "pruned again after a drop at {polls} polls, but there is {left:?}");
+        ensure_eq!(C2, "a live job beside it", stage.live(kept.id).await?, kept);
+        stage.store.discard(kept.id, Json::null()).await?;
         answer.is_some()
     })
 }

@@ -126,7 +126,9 @@ async fn a_heartbeat_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
             async move {
                 if index % 2 == 0 {
                     let answers = store.heartbeat(&[receipt], lease_for(5 * HOUR)?).await?;
-                    Ok((answers.iter().any(|answer| *answer != HeartbeatOutcome::Lost), false))
+                    let extended =
+                        |answer: &HeartbeatOutcome| matches!(answer, HeartbeatOutcome::Extended { .. });
+                    Ok((answers.iter().any(extended), false))
                 } else {
                     let reclaimed = store.reclaim(BatchSize::MAX).await?;
                     Ok((false, reclaimed.iter().any(|reclaimed| reclaimed.id == receipt.job)))
