@@ -173,6 +173,12 @@ faults! {
     AckByIdOnly,
     /// A receipt is good if its worker holds the job, on whatever lease.
     AckByWorkerName,
+    /// Only the handle that leased a job may settle it: the receipt is remembered in the process.
+    SettleOnlyByTheLessee,
+    /// A receipt is still good after its lease was reclaimed, until somebody else gets the job.
+    ReclaimedReceiptIsGood,
+    /// A heartbeat waits for the row locks of transactions that settle.
+    HeartbeatWaitsForTransactions,
     /// A stale receipt is refused, but writes `updated_at`.
     StaleAckTouchesUpdatedAt,
     /// A stale receipt is refused, but writes its error.

@@ -91,6 +91,13 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::StaleItemStopsTheBatch, contract::S1, "settle::one_stale_item_does_not_affect_the_rest"),
     (Fault::StaleItemIsAnError, contract::S1, "settle::one_stale_item_does_not_affect_the_rest"),
     (Fault::AckByIdOnly, contract::S2, "stale::after_another_lease"),
+    (Fault::SettleOnlyByTheLessee, contract::S13, "settle::anybody_with_the_receipt_may_settle"),
+    (Fault::ReclaimedReceiptIsGood, contract::R7, "reclaim::the_old_receipt_is_stale"),
+    (
+        Fault::HeartbeatWaitsForTransactions,
+        contract::H7,
+        "interleave::an_open_transaction_holds_up_no_other_heartbeat",
+    ),
     (Fault::AckByWorkerName, contract::S2, "stale::after_a_reclaim_and_another_lease_to_the_same_worker"),
     (Fault::StaleAckTouchesUpdatedAt, contract::S2, "stale::after_another_lease"),
     (Fault::StaleRetryWritesError, contract::S2, "stale::after_another_lease"),

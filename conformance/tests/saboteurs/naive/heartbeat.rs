@@ -12,6 +12,11 @@ pub(super) async fn heartbeat(
     extend: LeaseFor,
 ) -> Result<Vec<HeartbeatOutcome>> {
     backend::check_batch("receipts", receipts.len())?;
+    if store.has(Fault::HeartbeatWaitsForTransactions)
+        && store.atomically(|state, _| !state.locked.is_empty()).await
+    {
+        std::future::pending::<()>().await;
+    }
     if store.has(Fault::HeartbeatChecksThenActs) {
         let mut before = store.atomically(|state, _| state.clone()).await;
         breathe().await;

@@ -9,7 +9,7 @@ use leasehold_core::{
     Outcome, Receipt, Result, RetryAfter, SettleOutcome, StoreError, Verdict, time,
 };
 
-use super::{Naive, State, Store, breathe};
+use super::{Naive, Own, State, Store, breathe};
 use crate::fault::Fault;
 
 pub(super) async fn settle(store: &Naive, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
@@ -23,6 +23,15 @@ pub(super) async fn settle(store: &Naive, items: &[(Receipt, Verdict)]) -> Resul
     }
     if store.has(Fault::HistoryInASecondStep) || store.has(Fault::HistoryBeforeTheDelete) {
         return in_two_steps(store, items).await;
+    }
+    if store.has(Fault::SettleOnlyByTheLessee) {
+        let step = |state: &mut State, own: &mut Own, now| match items {
+            items if items.iter().all(|(receipt, _)| own.granted.contains(receipt)) => {
+                state.settle(items, now)
+            }
+            items => Ok(items.iter().map(|_| SettleOutcome::LeaseLost).collect()),
+        };
+        return store.atomically_own(step).await;
     }
     store.atomically(|state, now| state.settle(items, now)).await
 }
@@ -67,10 +76,13 @@ impl State {
         let holder = |receipt: Receipt| self.holders.get(&receipt);
         let epoch = job.epoch == receipt.epoch
             || self.has(Fault::AckByIdOnly)
+            || self.has(Fault::ReclaimedReceiptIsGood) && job.epoch == receipt.epoch.next()
             || self.has(Fault::AckByWorkerName)
                 && holder(receipt)
                     .is_some_and(|holder| job.lease.as_ref().is_some_and(|lease| lease.worker == *holder));
-        let leased = job.lease.is_some() || self.has(Fault::ReceiptGoodWithoutLease);
+        let leased = job.lease.is_some()
+            || self.has(Fault::ReceiptGoodWithoutLease)
+            || self.has(Fault::ReclaimedReceiptIsGood) && job.epoch == receipt.epoch.next();
         let live = job.lease.as_ref().is_none_or(|lease| lease.until > now);
         epoch && leased && (live || !self.has(Fault::LateVerdictRefused)) && !self.locked.contains(&job.id)
     }

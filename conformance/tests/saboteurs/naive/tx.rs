@@ -122,7 +122,9 @@ impl TxStore<NaiveConnection> for Naive {
             if state.has(Fault::SettleInCountsAtOnce) {
                 state.settle_one(*receipt, &verdict, at);
             }
-            if state.has(Fault::DroppedTransactionKeepsItsLock) {
+            if state.has(Fault::DroppedTransactionKeepsItsLock)
+                || state.has(Fault::HeartbeatWaitsForTransactions)
+            {
                 state.locked.insert(receipt.job);
             }
             Ok((outcome, at))
