@@ -1,0 +1,97 @@
+-- Leases jobs of named queues without limits.
+--
+-- The index is walked level by level: the highest priority that any of the queues has, the next lower, and so on, each
+-- only as long as jobs are still wanted. Neither jobs that wait for a later time nor the length of a queue cost
+-- anything. $6 to $9 are floors: below that place, this queue has nothing to lease at that priority (positions.rs says
+-- why that can be known), so that the walk steps over no dead rows.
+--
+-- The first row is about the claim itself, in `meta`; every other row is a leased job. If any of the queues has limits,
+-- nothing is leased and `meta` says so.
+WITH RECURSIVE asked AS MATERIALIZED (
+    SELECT q.name, p.max_lease_us, coalesce(p.paused, false) AS paused,
+           p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR coalesce(p.queue_order = 'fifo', false)
+               AS limited
+    FROM unnest($1::text[]) q (name)
+    LEFT JOIN LATERAL {schema}.effective_policy(q.name) p ON EXISTS (SELECT FROM {schema}.job_queue_config)
+), open AS MATERIALIZED (
+    SELECT name, max_lease_us FROM asked
+    WHERE NOT paused AND NOT EXISTS (SELECT FROM asked WHERE limited AND NOT paused) -- P1
+), floor AS MATERIALIZED (
+    SELECT * FROM unnest($6::text[], $7::integer[], $8::timestamptz[], $9::bigint[])
+    AS f (name, priority, available_at, id)
+), level (priority) AS (
+    SELECT 2147483648
+    UNION ALL
+    SELECT n.priority FROM level l
+    CROSS JOIN LATERAL (SELECT max(f.priority)::bigint AS priority FROM floor f WHERE f.priority < l.priority) k
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(x.priority)::bigint, k.priority) AS priority FROM open o
+        CROSS JOIN LATERAL (
+            SELECT j.priority FROM {schema}.job_queue j
+            WHERE j.queue_name = o.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+              AND j.priority < l.priority AND j.priority > coalesce(k.priority, -2147483649)
+            ORDER BY j.priority DESC LIMIT 1
+        ) x
+    ) n
+    WHERE n.priority IS NOT NULL
+), candidate AS MATERIALIZED (
+    SELECT c.*, row_number() OVER () AS place FROM (
+        SELECT c.* FROM level l
+        CROSS JOIN LATERAL (
+            SELECT y.id, y.available_at, l.priority, o.max_lease_us FROM open o
+            LEFT JOIN floor f ON f.name = o.name AND f.priority = l.priority
+            CROSS JOIN LATERAL (
+                SELECT j.id, j.available_at FROM {schema}.job_queue j
+                WHERE j.queue_name = o.name AND j.priority = l.priority
+                  AND j.lease_until IS NULL AND j.attempts < j.max_attempts -- D1
+                  AND j.available_at <= statement_timestamp()
+                  AND (j.available_at, j.id) > (coalesce(f.available_at, '-infinity'), coalesce(f.id, 0))
+                ORDER BY j.available_at, j.id LIMIT $3::integer
+            ) y
+            ORDER BY y.available_at, y.id LIMIT $3::integer
+        ) c
+        LIMIT $3::integer
+    ) c
+), locked AS MATERIALIZED (
+    SELECT j.id, c.place, c.max_lease_us FROM candidate c JOIN {schema}.job_queue j ON j.id = c.id
+    WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+    ORDER BY c.place LIMIT $2::integer -- D5, D6
+    FOR UPDATE OF j SKIP LOCKED -- D2
+), leased AS (
+    UPDATE {schema}.job_queue j SET
+        lease_until = statement_timestamp() + least($4::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6
+        locked_by = $5::text,
+        attempts = j.attempts + 1, -- D3
+        lease_epoch = j.lease_epoch + 1, -- D4
+        first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
+        updated_at = statement_timestamp()
+    FROM locked l WHERE j.id = l.id
+    RETURNING j.*
+)
+SELECT ARRAY[
+           (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+           pg_snapshot_xmin(s.snapshot)::text::bigint,
+           pg_snapshot_xmax(s.snapshot)::text::bigint,
+           EXISTS (SELECT FROM asked WHERE limited AND NOT paused)::integer,
+           (SELECT count(*) FROM candidate),
+           k.priority, (extract(epoch FROM k.available_at) * 1000000)::bigint, k.id
+       ] AS meta,
+       NULL::bigint AS id, NULL::text AS queue_name, NULL::text AS kind, NULL::integer AS priority,
+       NULL::text AS unique_key, NULL::json AS payload, NULL::json AS headers, NULL::integer AS attempts,
+       NULL::integer AS max_attempts, NULL::timestamptz AS available_at, NULL::timestamptz AS lease_until,
+       NULL::text AS locked_by, NULL::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at,
+       NULL::json AS last_error, NULL::integer AS redrives, NULL::timestamptz AS created_at,
+       NULL::timestamptz AS updated_at
+FROM (SELECT pg_current_snapshot() AS snapshot) s
+LEFT JOIN LATERAL (
+    -- The first job that could have been leased and was not, because somebody else has locked it.
+    SELECT c.priority, c.available_at, c.id FROM candidate c
+    WHERE NOT EXISTS (SELECT FROM locked l WHERE l.id = c.id)
+      AND ((SELECT count(*) FROM locked) < $2::integer OR c.place < (SELECT max(l.place) FROM locked l))
+    ORDER BY c.place LIMIT 1
+) k ON true
+UNION ALL
+SELECT NULL, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
+       j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,
+       j.created_at, j.updated_at
+FROM leased j

@@ -1,0 +1,165 @@
+-- Leases jobs of queues that may have limits: some by name ($1, in one order), or all between $2 and $3 (in turns, from
+-- after $4 on).
+--
+-- A limit is kept by its queue's row in job_queue_limit. Whoever grants leases locks that row and raises its version. A
+-- statement sees the leases of one snapshot, but the row as it is once it is locked: if the versions differ, somebody has
+-- granted leases that are not in the snapshot, and nothing may be granted until the next look (P2, P3, P4).
+--
+-- Rows without a job id name queues that were not served: `place` 0 if the row is missing, and then nothing at all was
+-- leased; 1 if the queue must be looked at again. The others are leased jobs, in the order of `place`.
+WITH RECURSIVE waiting (step, round, name) AS (
+    -- Queues with jobs, one index probe each: those after $4, then those up to it.
+    SELECT 0, 0, $4::text
+    UNION ALL
+    SELECT w.step + 1, n.round, n.name FROM waiting w CROSS JOIN LATERAL (
+        SELECT x.round, x.name FROM (
+            (SELECT w.round AS round, j.queue_name AS name FROM {schema}.job_queue j
+             WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts
+               AND j.queue_name >= $2::text AND j.queue_name < $3::text
+               AND j.queue_name > w.name AND (w.round = 0 OR j.queue_name <= $4::text)
+             ORDER BY j.queue_name LIMIT 1)
+            UNION ALL
+            (SELECT 1, j.queue_name FROM {schema}.job_queue j
+             WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts
+               AND j.queue_name >= $2::text AND j.queue_name < $3::text
+               AND w.round = 0 AND j.queue_name <= $4::text
+             ORDER BY j.queue_name LIMIT 1)
+        ) x ORDER BY x.round LIMIT 1
+    ) n
+), asked (name) AS (
+    SELECT name FROM unnest($1::text[]) q (name)
+    UNION ALL
+    SELECT name FROM waiting WHERE step > 0 AND $1::text[] IS NULL
+), open AS MATERIALIZED (
+    SELECT o.*, row_number() OVER () AS turn FROM (
+        SELECT a.name, p.limited, p.fifo, p.max_lease_us, p.rate_per_sec, p.rate_burst, l.version, l.full_at,
+               least($5::integer, places.free, tokens.free) AS quota
+        FROM asked a
+        LEFT JOIN LATERAL (
+            SELECT e.*, coalesce(e.queue_order = 'fifo', false) AS fifo,
+                   e.concurrency_limit IS NOT NULL OR e.rate_per_sec IS NOT NULL
+                       OR coalesce(e.queue_order = 'fifo', false) AS limited
+            FROM {schema}.effective_policy(a.name) e
+        ) p ON EXISTS (SELECT FROM {schema}.job_queue_config)
+        LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = a.name AND p.limited
+        CROSS JOIN LATERAL (
+            -- A changed rate starts with a full bucket.
+            SELECT k.version, CASE WHEN k.rate_per_sec = p.rate_per_sec AND k.rate_burst = p.rate_burst
+                                   THEN k.full_at END AS full_at
+        ) l
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN p.fifo OR p.concurrency_limit IS NOT NULL THEN
+                CASE WHEN p.fifo THEN 1 ELSE p.concurrency_limit END - (
+                    SELECT count(*) FROM {schema}.job_queue j WHERE j.queue_name = a.name AND j.lease_until IS NOT NULL)
+            END::integer AS free
+        ) places
+        CROSS JOIN LATERAL (
+            -- RateLimit::tokens of leasehold-core.
+            SELECT CASE WHEN p.rate_per_sec IS NOT NULL THEN
+                least(greatest(floor(p.rate_burst + p.rate_per_sec * 2e-6 - p.rate_per_sec
+                    * greatest(coalesce(extract(epoch FROM l.full_at - statement_timestamp())::double precision, 0), 0)
+                ), 0), p.rate_burst)
+            END::integer AS free
+        ) tokens
+        WHERE NOT coalesce(p.paused, false) -- P1
+          AND least($5::integer, places.free, tokens.free) > 0
+          AND CASE WHEN p.fifo THEN (
+                  SELECT j.available_at <= statement_timestamp() AND j.attempts < j.max_attempts
+                  FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id LIMIT 1) -- P5
+              ELSE EXISTS (
+                  WITH RECURSIVE level (priority) AS (
+                      SELECT 2147483648
+                      UNION ALL
+                      SELECT n.priority FROM level v CROSS JOIN LATERAL (
+                          SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
+                          WHERE j.queue_name = a.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+                            AND j.priority < v.priority
+                          ORDER BY j.priority DESC LIMIT 1) n
+                  )
+                  SELECT FROM level v CROSS JOIN LATERAL (
+                      SELECT FROM {schema}.job_queue j
+                      WHERE j.queue_name = a.name AND j.priority = v.priority
+                        AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+                        AND j.available_at <= statement_timestamp() LIMIT 1) x
+              ) END
+        LIMIT CASE WHEN $1::text[] IS NULL THEN $5::integer END
+    ) o
+), held AS MATERIALIZED (
+    SELECT k.queue_name, k.version FROM {schema}.job_queue_limit k
+    WHERE k.queue_name IN (SELECT name FROM open WHERE limited)
+    ORDER BY k.queue_name FOR UPDATE
+), served AS MATERIALIZED (
+    SELECT o.* FROM open o LEFT JOIN held h ON h.queue_name = o.name
+    WHERE (NOT coalesce(o.limited, false) OR h.version = o.version)
+      AND NOT EXISTS (SELECT FROM open WHERE limited AND version IS NULL)
+), candidate AS MATERIALIZED (
+    SELECT c.*, s.name, s.max_lease_us, s.turn,
+           row_number() OVER (PARTITION BY s.name ORDER BY c.priority DESC, c.available_at, c.id) AS round
+    FROM served s CROSS JOIN LATERAL (
+        (SELECT j.id, j.priority, j.available_at FROM {schema}.job_queue j
+         WHERE s.fifo AND j.queue_name = s.name ORDER BY j.id LIMIT 1) -- P4
+        UNION ALL
+        (WITH RECURSIVE level (priority) AS (
+             SELECT 2147483648 WHERE s.fifo IS NOT TRUE
+             UNION ALL
+             SELECT n.priority FROM level v CROSS JOIN LATERAL (
+                 SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
+                 WHERE j.queue_name = s.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+                   AND j.priority < v.priority
+                 ORDER BY j.priority DESC LIMIT 1) n
+         )
+         SELECT x.id, x.priority, x.available_at FROM level v CROSS JOIN LATERAL (
+             SELECT j.id, j.priority, j.available_at FROM {schema}.job_queue j
+             WHERE j.queue_name = s.name AND j.priority = v.priority
+               AND j.lease_until IS NULL AND j.attempts < j.max_attempts -- D1
+               AND j.available_at <= statement_timestamp()
+             ORDER BY j.available_at, j.id
+             LIMIT least(s.quota, CASE WHEN $1::text[] IS NULL
+                 THEN $5::integer - (SELECT count(*) FROM served) + 1 ELSE s.quota END)) x
+         LIMIT least(s.quota, CASE WHEN $1::text[] IS NULL
+             THEN $5::integer - (SELECT count(*) FROM served) + 1 ELSE s.quota END))
+    ) c
+), picked AS MATERIALIZED (
+    SELECT c.*, row_number() OVER (
+        ORDER BY CASE WHEN $1::text[] IS NULL THEN c.round END, CASE WHEN $1::text[] IS NULL THEN c.turn END, -- D11
+                 c.priority DESC, c.available_at, c.id) AS place -- D6
+    FROM candidate c
+), locked AS MATERIALIZED (
+    SELECT j.id, p.place, p.name, p.max_lease_us FROM picked p JOIN {schema}.job_queue j ON j.id = p.id
+    WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+    ORDER BY p.place LIMIT $5::integer -- D5
+    FOR UPDATE OF j SKIP LOCKED -- D2
+), leased AS (
+    UPDATE {schema}.job_queue j SET
+        lease_until = statement_timestamp() + least($6::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6
+        locked_by = $7::text,
+        attempts = j.attempts + 1, -- D3
+        lease_epoch = j.lease_epoch + 1, -- D4
+        first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
+        updated_at = statement_timestamp()
+    FROM locked l WHERE j.id = l.id
+    RETURNING j.*, l.place
+), granted AS (
+    UPDATE {schema}.job_queue_limit k SET
+        version = k.version + 1,
+        full_at = CASE WHEN s.rate_per_sec IS NOT NULL THEN least( -- P3
+            greatest(coalesce(s.full_at, statement_timestamp()), statement_timestamp())
+                + round(g.count / s.rate_per_sec * 1000000) * interval '1 microsecond',
+            timestamptz '9999-12-31 23:59:59.999999+00') END,
+        rate_per_sec = s.rate_per_sec, rate_burst = s.rate_burst
+    FROM served s JOIN (SELECT name, count(*) FROM locked GROUP BY name) g ON g.name = s.name
+    WHERE k.queue_name = s.name AND s.limited
+)
+SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS place,
+       NULL::bigint AS id, o.name AS queue_name, NULL::text AS kind, NULL::integer AS priority,
+       NULL::text AS unique_key, NULL::json AS payload, NULL::json AS headers, NULL::integer AS attempts,
+       NULL::integer AS max_attempts, NULL::timestamptz AS available_at, NULL::timestamptz AS lease_until,
+       NULL::text AS locked_by, NULL::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at,
+       NULL::json AS last_error, NULL::integer AS redrives, NULL::timestamptz AS created_at,
+       NULL::timestamptz AS updated_at
+FROM open o WHERE NOT EXISTS (SELECT FROM served s WHERE s.name = o.name)
+UNION ALL
+SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
+       j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,
+       j.created_at, j.updated_at
+FROM leased j

@@ -1,0 +1,63 @@
+-- What decides when a queue is worth a look, and why a job of it is not running: a few index probes for each queue.
+WITH RECURSIVE named (name) AS (
+    SELECT name FROM unnest($1::text[]) q (name)
+), live (name) AS (
+    -- Queues with live jobs between $2 and $3, one probe each.
+    (SELECT j.queue_name FROM {schema}.job_queue j
+     WHERE j.queue_name >= $2::text AND j.queue_name < $3::text ORDER BY j.queue_name LIMIT 1)
+    UNION ALL
+    SELECT n.name FROM live l CROSS JOIN LATERAL (
+        SELECT j.queue_name AS name FROM {schema}.job_queue j
+        WHERE j.queue_name > l.name AND j.queue_name < $3::text ORDER BY j.queue_name LIMIT 1) n
+)
+SELECT q.name, statement_timestamp() AS now,
+       (SELECT count(*) FROM {schema}.job_queue j WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS leased,
+       (SELECT min(j.lease_until) FROM {schema}.job_queue j
+        WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_lease_until,
+       (SELECT min(j.id) FROM {schema}.job_queue j
+        WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_leased_id,
+       EXISTS (SELECT FROM {schema}.job_queue j
+               WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts >= j.max_attempts) AS exhausted,
+       head.id AS first_id, head.available_at AS first_id_available_at, head.waits AS first_id_waits,
+       waiting.available_at AS first_available_at,
+       ready.id AS first_ready_id,
+       k.full_at, k.rate_per_sec, k.rate_burst
+FROM (SELECT name FROM named UNION ALL SELECT name FROM live WHERE $1::text[] IS NULL) q
+LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = q.name
+LEFT JOIN LATERAL (
+    SELECT j.id, j.available_at, j.lease_until IS NULL AND j.attempts < j.max_attempts AS waits
+    FROM {schema}.job_queue j WHERE j.queue_name = q.name ORDER BY j.id LIMIT 1
+) head ON true
+LEFT JOIN LATERAL (
+    WITH RECURSIVE level (priority) AS (
+        SELECT 2147483648
+        UNION ALL
+        SELECT n.priority FROM level l CROSS JOIN LATERAL (
+            SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
+            WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+              AND j.priority < l.priority
+            ORDER BY j.priority DESC LIMIT 1) n
+    )
+    SELECT min(x.available_at) AS available_at FROM level l CROSS JOIN LATERAL (
+        SELECT j.available_at FROM {schema}.job_queue j
+        WHERE j.queue_name = q.name AND j.priority = l.priority
+          AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+        ORDER BY j.available_at LIMIT 1) x
+) waiting ON true
+LEFT JOIN LATERAL (
+    WITH RECURSIVE level (priority) AS (
+        SELECT 2147483648
+        UNION ALL
+        SELECT n.priority FROM level l CROSS JOIN LATERAL (
+            SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
+            WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+              AND j.priority < l.priority
+            ORDER BY j.priority DESC LIMIT 1) n
+    )
+    SELECT x.id FROM level l CROSS JOIN LATERAL (
+        SELECT j.id FROM {schema}.job_queue j
+        WHERE j.queue_name = q.name AND j.priority = l.priority
+          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+        ORDER BY j.available_at, j.id LIMIT 1) x
+    LIMIT 1
+) ready ON true

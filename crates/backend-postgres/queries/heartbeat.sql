@@ -1,0 +1,25 @@
+-- Extends leases that are still live. A job that somebody has locked is passed over, and `pending` says so (H7).
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i (id, epoch, ord)
+), held AS MATERIALIZED (
+    SELECT j.id, j.queue_name, i.ord FROM item i JOIN {schema}.job_queue j ON j.id = i.id
+    WHERE j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp() -- H3, H4
+    FOR UPDATE OF j SKIP LOCKED
+), policy AS MATERIALIZED (
+    SELECT q.queue_name, p.max_lease_us
+    FROM (SELECT DISTINCT queue_name FROM held WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) q
+    CROSS JOIN LATERAL {schema}.effective_policy(q.queue_name) p
+), extended AS (
+    UPDATE {schema}.job_queue j SET
+        lease_until = greatest(j.lease_until, statement_timestamp() -- H1, H2, P6
+            + least($3::bigint, (SELECT p.max_lease_us FROM policy p WHERE p.queue_name = j.queue_name))
+            * interval '1 microsecond'),
+        updated_at = statement_timestamp()
+    FROM held h WHERE j.id = h.id
+    RETURNING h.ord, j.lease_until
+)
+SELECT i.ord, e.lease_until, statement_timestamp() AS now,
+       e.ord IS NULL AND EXISTS (
+           SELECT FROM {schema}.job_queue j
+           WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp()) AS pending
+FROM item i LEFT JOIN extended e ON e.ord = i.ord

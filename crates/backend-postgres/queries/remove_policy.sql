@@ -1,0 +1,1 @@
+DELETE FROM {schema}.job_queue_config WHERE pattern = $1::text

@@ -1,0 +1,55 @@
+-- Applies verdicts of every sort: 0 done, 1 retry, 2 snooze, 3 dead, 4 discard. A delay of null is the queue's backoff.
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::double precision[])
+    WITH ORDINALITY AS i (id, epoch, document, verdict, delay_us, spread, ord)
+), finished AS (
+    DELETE FROM {schema}.job_queue j USING item i
+    WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+      AND (i.verdict IN (0, 3, 4) OR i.verdict = 1 AND j.attempts >= j.max_attempts) -- S6
+    RETURNING j.*, i.ord, i.document,
+        CASE i.verdict WHEN 0 THEN 'completed' WHEN 4 THEN 'discarded' ELSE 'dead_letter' END AS status_final
+), requeued AS (
+    UPDATE {schema}.job_queue j SET
+        lease_until = NULL,
+        locked_by = NULL,
+        attempts = CASE i.verdict WHEN 2 THEN greatest(j.attempts - 1, 0) ELSE j.attempts END, -- S7
+        last_error = CASE i.verdict WHEN 1 THEN i.document::json ELSE j.last_error END, -- S4
+        available_at = least(
+            statement_timestamp() + interval '1 microsecond' * CASE
+                WHEN i.delay_us IS NOT NULL THEN i.delay_us
+                ELSE (SELECT {schema}.backoff_us(p.backoff_base_us, p.backoff_jitter, p.backoff_min_us, -- S5
+                                                 p.backoff_max_us, j.attempts, i.spread)
+                      FROM {schema}.effective_policy(j.queue_name) p)
+            END,
+            timestamptz '9999-12-31 23:59:59.999999+00'),
+        updated_at = statement_timestamp()
+    FROM item i
+    WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+      AND (i.verdict = 2 OR i.verdict = 1 AND j.attempts < j.max_attempts)
+    RETURNING j.queue_name, j.available_at, i.ord, i.verdict
+), policy AS MATERIALIZED (
+    SELECT q.queue_name, p.archive, p.concurrency_limit IS NOT NULL OR coalesce(p.queue_order = 'fifo', false) AS limited
+    FROM (SELECT queue_name FROM finished WHERE EXISTS (SELECT FROM {schema}.job_queue_config)
+          UNION SELECT queue_name FROM requeued WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) q
+    CROSS JOIN LATERAL {schema}.effective_policy(q.queue_name) p
+), archived AS (
+    INSERT INTO {schema}.job_history
+        (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final,
+         result, last_error, redrives, processed_by, created_at, started_at, finished_at)
+    SELECT f.id, f.queue_name, f.kind, f.priority, f.unique_key, f.payload, f.headers, f.attempts, f.max_attempts,
+           f.lease_epoch, f.status_final,
+           CASE WHEN f.status_final <> 'dead_letter' THEN f.document::json END, -- S3, S9
+           CASE WHEN f.status_final = 'dead_letter' THEN f.document::json ELSE f.last_error END, -- S6, S8
+           f.redrives, f.locked_by, f.created_at, f.first_leased_at, statement_timestamp() -- S12
+    FROM finished f
+    WHERE f.status_final = 'dead_letter'
+       OR f.queue_name NOT IN (SELECT p.queue_name FROM policy p WHERE p.archive = 'dead_only') -- P7
+)
+SELECT f.ord, f.status_final AS fate, NULL::timestamptz AS available_at,
+       CASE WHEN f.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN f.queue_name END AS wake
+FROM finished f
+UNION ALL
+SELECT r.ord, CASE r.verdict WHEN 1 THEN 'retrying' ELSE 'snoozed' END, r.available_at,
+       CASE WHEN r.available_at <= statement_timestamp()
+              OR r.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN r.queue_name END
+FROM requeued r

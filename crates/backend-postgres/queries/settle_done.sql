@@ -1,0 +1,23 @@
+-- Completes jobs: the verdict of nearly every job, and so a statement of its own.
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS i (id, epoch, document, ord)
+), finished AS (
+    DELETE FROM {schema}.job_queue j USING item i
+    WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+    RETURNING j.*, i.ord, i.document
+), policy AS MATERIALIZED (
+    SELECT q.queue_name, p.archive, p.concurrency_limit IS NOT NULL OR coalesce(p.queue_order = 'fifo', false) AS limited
+    FROM (SELECT DISTINCT queue_name FROM finished WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) q
+    CROSS JOIN LATERAL {schema}.effective_policy(q.queue_name) p
+), archived AS (
+    INSERT INTO {schema}.job_history
+        (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final,
+         result, last_error, redrives, processed_by, created_at, started_at, finished_at)
+    SELECT f.id, f.queue_name, f.kind, f.priority, f.unique_key, f.payload, f.headers, f.attempts, f.max_attempts,
+           f.lease_epoch, 'completed', f.document::json, f.last_error, f.redrives, f.locked_by, f.created_at,
+           f.first_leased_at, statement_timestamp() -- S3, S12
+    FROM finished f
+    WHERE f.queue_name NOT IN (SELECT p.queue_name FROM policy p WHERE p.archive = 'dead_only') -- P7
+)
+SELECT f.ord, CASE WHEN f.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN f.queue_name END AS wake
+FROM finished f
