@@ -5,7 +5,7 @@
 -- anything. $6 to $9 are floors: below that place, this queue has nothing to lease at that priority (positions.rs says
 -- why that can be known), so that the walk steps over no dead rows.
 --
--- The first row is about the claim itself, in `meta`; every other row is a leased job. If any of the queues has limits,
+-- The row with an id of 0 is about the claim itself, in `meta`; every other row is a leased job. If any of the queues has limits,
 -- nothing is leased and `meta` says so.
 WITH RECURSIVE asked AS MATERIALIZED (
     SELECT q.name, p.max_lease_us, coalesce(p.paused, false) AS paused,
@@ -74,14 +74,14 @@ SELECT ARRAY[
            pg_snapshot_xmax(s.snapshot)::text::bigint,
            EXISTS (SELECT FROM asked WHERE limited AND NOT paused)::integer,
            (SELECT count(*) FROM candidate),
-           k.priority, (extract(epoch FROM k.available_at) * 1000000)::bigint, k.id
+           k.priority, (extract(epoch FROM k.available_at) * 1000000)::bigint, k.id,
+           (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
        ] AS meta,
-       NULL::bigint AS id, NULL::text AS queue_name, NULL::text AS kind, NULL::integer AS priority,
-       NULL::text AS unique_key, NULL::json AS payload, NULL::json AS headers, NULL::integer AS attempts,
-       NULL::integer AS max_attempts, NULL::timestamptz AS available_at, NULL::timestamptz AS lease_until,
-       NULL::text AS locked_by, NULL::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at,
-       NULL::json AS last_error, NULL::integer AS redrives, NULL::timestamptz AS created_at,
-       NULL::timestamptz AS updated_at
+       0::bigint AS id, ''::text AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,
+       'null'::json AS payload, 'null'::json AS headers, 0 AS attempts, 0 AS max_attempts,
+       timestamptz 'epoch' AS available_at, NULL::timestamptz AS lease_until, NULL::text AS locked_by,
+       0::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at, NULL::json AS last_error, 0 AS redrives,
+       timestamptz 'epoch' AS created_at, timestamptz 'epoch' AS updated_at
 FROM (SELECT pg_current_snapshot() AS snapshot) s
 LEFT JOIN LATERAL (
     -- The first job that could have been leased and was not, because somebody else has locked it.

@@ -5,7 +5,7 @@
 -- statement sees the leases of one snapshot, but the row as it is once it is locked: if the versions differ, somebody has
 -- granted leases that are not in the snapshot, and nothing may be granted until the next look (P2, P3, P4).
 --
--- Rows without a job id name queues that were not served: `place` 0 if the row is missing, and then nothing at all was
+-- Rows with an id of 0 name queues that were not served: `place` 0 if the row is missing, and then nothing at all was
 -- leased; 1 if the queue must be looked at again. The others are leased jobs, in the order of `place`.
 WITH RECURSIVE waiting (step, round, name) AS (
     -- Queues with jobs, one index probe each: those after $4, then those up to it.
@@ -151,12 +151,11 @@ WITH RECURSIVE waiting (step, round, name) AS (
     WHERE k.queue_name = s.name AND s.limited
 )
 SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS place,
-       NULL::bigint AS id, o.name AS queue_name, NULL::text AS kind, NULL::integer AS priority,
-       NULL::text AS unique_key, NULL::json AS payload, NULL::json AS headers, NULL::integer AS attempts,
-       NULL::integer AS max_attempts, NULL::timestamptz AS available_at, NULL::timestamptz AS lease_until,
-       NULL::text AS locked_by, NULL::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at,
-       NULL::json AS last_error, NULL::integer AS redrives, NULL::timestamptz AS created_at,
-       NULL::timestamptz AS updated_at
+       0::bigint AS id, o.name AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,
+       'null'::json AS payload, 'null'::json AS headers, 0 AS attempts, 0 AS max_attempts,
+       timestamptz 'epoch' AS available_at, NULL::timestamptz AS lease_until, NULL::text AS locked_by,
+       0::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at, NULL::json AS last_error, 0 AS redrives,
+       timestamptz 'epoch' AS created_at, timestamptz 'epoch' AS updated_at
 FROM open o WHERE NOT EXISTS (SELECT FROM served s WHERE s.name = o.name)
 UNION ALL
 SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,

@@ -1,1 +1,318 @@
-//! The Postgres backend of Leasehold.
+//! The Postgres backend of Leasehold: the queue lives in the database that is there already, in a schema of its own.
+//!
+//! It keeps every promise of [`leasehold_core::contract`], on Postgres 13 and newer, directly or through PgBouncer.
+//!
+//! # How it works
+//!
+//! Every operation is one statement, whatever the size of the batch (`queries/`, a file each), so it is one round trip, one
+//! snapshot and one transaction; a dropped future has done all or nothing, and never leaves a transaction open.
+//! Statements are prepared once per connection. Queues without a policy pay nothing for there being policies.
+
+mod builder;
+mod connect;
+mod dequeue;
+mod enqueue;
+mod error;
+mod facts;
+mod heartbeat;
+mod history;
+mod inspect;
+mod intervene;
+mod lent;
+mod migrate;
+mod policy;
+mod positions;
+mod reclaim;
+mod row;
+mod schema;
+mod selection;
+mod session;
+mod settle;
+mod sql;
+mod statement;
+mod tx;
+mod wake;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::deadpool::{Object, Pool};
+use leasehold_core::{
+    BatchSize, Capabilities, Dequeue, Enqueued, Explanation, FinishedJob, HeartbeatOutcome, HistoryFilter,
+    Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies, Prune, QueueName,
+    QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record, Redrive,
+    Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
+};
+
+pub use crate::builder::PgStoreBuilder;
+use crate::connect::Connector;
+use crate::dequeue::Memory;
+use crate::error::Effect::{Read, Write};
+pub use crate::schema::Schema;
+use crate::sql::Statements;
+use crate::wake::Hub;
+pub use crate::wake::WakeupMode;
+
+/// A store in a Postgres database. Clones are handles on the same pool of connections.
+#[derive(Clone)]
+pub struct PgStore {
+    shared: Arc<Shared>,
+}
+
+/// What the handles share.
+pub(crate) struct Shared {
+    pool: Pool<AsyncPgConnection>,
+    sql: Arc<Statements>,
+    hub: Arc<Hub>,
+    memory: Memory,
+    capabilities: Capabilities,
+    schema: Schema,
+    settings: PgStoreBuilder,
+    connector: Option<Connector>,
+}
+
+impl PgStore {
+    /// Connects to the server at `url`, with ten connections at most and the tables in the schema `leasehold`.
+    ///
+    /// # Errors
+    /// * [`Invalid`](leasehold_core::StoreError::Invalid) with the field `url`;
+    /// * [`Unavailable`](leasehold_core::StoreError::Unavailable) if the server cannot be reached;
+    /// * [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// Works on connections of a pool that is there already. See [`PgStoreBuilder::from_pool`].
+    pub fn from_pool(pool: Pool<AsyncPgConnection>) -> Self {
+        Self::builder().from_pool(pool)
+    }
+
+    /// Begins a store with other settings.
+    pub fn builder() -> PgStoreBuilder {
+        PgStoreBuilder::new()
+    }
+
+    /// Makes the schema and its tables, or brings them up to date. Any number of processes may do it at once.
+    ///
+    /// # Errors
+    /// [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables.
+    pub async fn migrate(&self) -> Result<()> {
+        let conn = Object::take(self.shared.lend("migrate").await?);
+        migrate::migrate(conn, &self.shared.schema).await
+    }
+
+    /// What [`migrate`](Self::migrate) runs on an empty schema, as one script, for teams that run their own migrations.
+    pub fn migrations_sql(schema: &Schema) -> String {
+        migrate::script(schema)
+    }
+
+    /// The pool of connections, for the transactions of your own.
+    pub fn pool(&self) -> &Pool<AsyncPgConnection> {
+        &self.shared.pool
+    }
+
+    /// Forgets where claims left off. Call it after changing rows by hand, if a second is too long to wait: by then it
+    /// happens by itself.
+    pub fn forget_positions(&self) {
+        self.shared.memory.positions.forget();
+    }
+}
+
+impl fmt::Debug for PgStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgStore").field("schema", &self.shared.schema).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn wake<N: AsRef<str>>(&self, queues: impl IntoIterator<Item = N>) {
+        self.hub.wake(&self.pool, &self.sql, queues);
+    }
+}
+
+#[async_trait]
+impl Store for PgStore {
+    fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>> {
+        let mut conn = self.shared.connection("now").await?;
+        let answer = inspect::now(&mut conn, &self.shared.sql).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        backend::check_enqueue(jobs, &self.shared.capabilities)?;
+        if jobs.is_empty() {
+            return Ok(Vec::new()); // I2
+        }
+        let mut conn = self.shared.connection("enqueue").await?;
+        let answer = enqueue::enqueue(&mut *conn, &self.shared.sql, jobs).await;
+        let answers = conn.judge(answer, Write)?;
+        self.shared.wake(jobs.iter().map(|job| job.queue()));
+        Ok(answers)
+    }
+
+    async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
+        let mut conn = self.shared.connection("dequeue").await?;
+        let answer = dequeue::dequeue(&mut conn, &self.shared.sql, &self.shared.memory, request).await;
+        conn.judge(answer, Write)
+    }
+
+    async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
+        backend::check_settle(items, &self.shared.capabilities)?;
+        if items.is_empty() {
+            return Ok(Vec::new()); // I2
+        }
+        let mut conn = self.shared.connection("settle").await?;
+        let answer = settle::settle(&mut conn, &self.shared.sql, items).await;
+        let settling = conn.judge(answer, Write)?;
+        self.shared.wake(settling.wake);
+        Ok(settling.outcomes)
+    }
+
+    async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>> {
+        backend::check_batch("receipts", receipts.len())?;
+        if receipts.is_empty() {
+            return Ok(Vec::new()); // I2
+        }
+        let mut conn = self.shared.connection("heartbeat").await?;
+        let answer = heartbeat::heartbeat(&mut conn, &self.shared.sql, receipts, extend).await;
+        conn.judge(answer, Write)
+    }
+
+    async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
+        let mut conn = self.shared.connection("reclaim").await?;
+        let answer = reclaim::reclaim(&mut conn, &self.shared.sql, limit).await;
+        let reclaimed = conn.judge(answer, Write)?;
+        self.shared.wake(reclaimed.iter().map(|job| &job.queue));
+        Ok(reclaimed)
+    }
+
+    async fn intervene(&self, id: JobId, intervention: &Intervention) -> Result<()> {
+        if let Intervention::Discard { reason } = intervention {
+            backend::check_document("reason", reason, &self.shared.capabilities)?;
+        }
+        let mut conn = self.shared.connection("intervene").await?;
+        let answer = intervene::intervene(&mut conn, &self.shared.sql, id, intervention).await;
+        let queue = conn.judge(answer, Write)??;
+        self.shared.wake([queue]);
+        Ok(())
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        let mut conn = self.shared.connection("get").await?;
+        let answer = inspect::get(&mut conn, &self.shared.sql, id).await;
+        conn.judge(answer, Read)?.transpose()
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Page<Job>> {
+        let mut conn = self.shared.connection("jobs").await?;
+        let answer = inspect::jobs(&mut conn, &self.shared.sql, filter).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn history(&self, filter: &HistoryFilter) -> Result<Page<FinishedJob>> {
+        let mut conn = self.shared.connection("history").await?;
+        let answer = inspect::history(&mut conn, &self.shared.sql, filter).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
+        backend::check_ids(request.ids.as_deref())?;
+        let mut conn = self.shared.connection("redrive").await?;
+        let answer = history::redrive(&mut conn, &self.shared.sql, request).await;
+        let (redriven, queues) = conn.judge(answer, Write)?;
+        self.shared.wake(queues);
+        Ok(redriven)
+    }
+
+    async fn prune(&self, request: &Prune) -> Result<u64> {
+        backend::check_ids(request.ids.as_deref())?;
+        let mut conn = self.shared.connection("prune").await?;
+        let answer = history::prune(&mut conn, &self.shared.sql, request).await;
+        conn.judge(answer, Write)
+    }
+
+    async fn set_policy(&self, pattern: &QueuePattern, policy: &QueuePolicy) -> Result<()> {
+        backend::check_policy(policy, &self.shared.capabilities)?;
+        let mut conn = self.shared.connection("set_policy").await?;
+        let answer = policy::set_policy(&mut conn, &self.shared.sql, pattern, policy).await;
+        conn.judge(answer, Write)?;
+        self.shared.wake([pattern.to_string()]);
+        Ok(())
+    }
+
+    async fn policies(&self) -> Result<Policies> {
+        let mut conn = self.shared.connection("policies").await?;
+        let answer = policy::policies(&mut conn, &self.shared.sql).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn receipts(&self, receipts: &[Receipt]) -> Result<Vec<ReceiptStatus>> {
+        backend::check_batch("receipts", receipts.len())?;
+        let mut conn = self.shared.connection("receipts").await?;
+        let answer = inspect::receipts(&mut conn, &self.shared.sql, receipts).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn stuck(&self, older_than: Duration, limit: BatchSize) -> Result<Vec<Job>> {
+        let mut conn = self.shared.connection("stuck").await?;
+        let answer = inspect::stuck(&mut conn, &self.shared.sql, older_than, limit).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn explain(&self, id: JobId) -> Result<Explanation> {
+        let mut conn = self.shared.connection("explain").await?;
+        let answer = facts::explain(&mut conn, &self.shared.sql, id).await;
+        conn.judge(answer, Read)?
+    }
+
+    async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {
+        let mut conn = self.shared.connection("usage").await?;
+        let answer = facts::usage(&mut conn, &self.shared.sql, queue).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>> {
+        let mut conn = self.shared.connection("stats").await?;
+        let answer = inspect::stats(&mut conn, &self.shared.sql, queues).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {
+        let mut conn = self.shared.connection("next_available_at").await?;
+        let answer = facts::next_available_at(&mut conn, &self.shared.sql, queues).await;
+        conn.judge(answer, Read)
+    }
+
+    async fn pause(&self, pattern: &QueuePattern) -> Result<()> {
+        let mut conn = self.shared.connection("pause").await?;
+        let answer = policy::set_paused(&mut conn, &self.shared.sql, pattern, true).await;
+        conn.judge(answer, Write)
+    }
+
+    async fn resume(&self, pattern: &QueuePattern) -> Result<()> {
+        let mut conn = self.shared.connection("resume").await?;
+        let answer = policy::set_paused(&mut conn, &self.shared.sql, pattern, false).await;
+        conn.judge(answer, Write)?;
+        self.shared.wake([pattern.to_string()]);
+        Ok(())
+    }
+
+    async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
+        let Some(connector) = &self.shared.connector else {
+            return Ok(None);
+        };
+        Ok(Some(Arc::new(self.shared.settings.small(connector)?)))
+    }
+
+    async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
+        self.shared.hub.subscribe(&self.shared.pool, queues).await
+    }
+}

@@ -1,0 +1,120 @@
+//! How a store is set up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use diesel_async::AsyncPgConnection;
+use diesel_async::pooled_connection::deadpool::Pool;
+use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
+
+use crate::connect::{self, Connector};
+use crate::dequeue::Memory;
+use crate::migrate;
+use crate::schema::Schema;
+use crate::sql::Statements;
+use crate::wake::{Hub, WakeupMode};
+use crate::{PgStore, Shared};
+
+/// The settings of a [`PgStore`]. What is not said is as [`PgStore::connect`] has it.
+#[derive(Debug, Clone)]
+#[must_use = "call connect() or from_pool()"]
+pub struct PgStoreBuilder {
+    schema: Schema,
+    pool_size: usize,
+    pool_wait: Duration,
+    payload_limit: usize,
+    wakeups: WakeupMode,
+}
+
+impl PgStoreBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            schema: Schema::default(),
+            pool_size: 10,
+            pool_wait: Duration::from_secs(10),
+            payload_limit: limits::PAYLOAD_BYTES,
+            wakeups: WakeupMode::default(),
+        }
+    }
+
+    /// The schema that the tables are in: `leasehold` if nothing is said.
+    pub fn schema(self, schema: Schema) -> Self {
+        Self { schema, ..self }
+    }
+
+    /// How many connections there may be at once: 10 if nothing is said, 1 at least. Whoever listens for wake-ups has one
+    /// more.
+    pub fn pool_size(self, connections: usize) -> Self {
+        Self { pool_size: connections.max(1), ..self }
+    }
+
+    /// How long an operation waits for a connection before it gives up as
+    /// [`Unavailable`](leasehold_core::StoreError::Unavailable): 10 seconds if nothing is said.
+    pub fn pool_wait(self, time: Duration) -> Self {
+        Self { pool_wait: time, ..self }
+    }
+
+    /// The largest document (payload, result, error or reason) in bytes: 1 MiB if nothing is said.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `payload_limit` for nothing or more than [`limits::JSON_BYTES`].
+    pub fn payload_limit(self, bytes: usize) -> Result<Self, Invalid> {
+        if bytes == 0 || bytes > limits::JSON_BYTES {
+            let [value, min, max] = [bytes, 1, limits::JSON_BYTES].map(|bytes| bytes.to_string());
+            return Err(Invalid::new("payload_limit", Problem::OutOfRange { value, min, max }));
+        }
+        Ok(Self { payload_limit: bytes, ..self })
+    }
+
+    /// How hints get to other processes.
+    pub fn wakeups(self, mode: WakeupMode) -> Self {
+        Self { wakeups: mode, ..self }
+    }
+
+    /// Connects to the server at `url`. See [`PgStore::connect`].
+    ///
+    /// # Errors
+    /// As [`PgStore::connect`].
+    pub async fn connect(self, url: &str) -> Result<PgStore> {
+        let connector = Connector::parse(url)?;
+        let pool = connect::pool(&connector, self.pool_size, self.pool_wait)?;
+        let store = self.build(pool, Some(connector));
+        let mut conn = store.shared.connection("connect").await?;
+        migrate::check_version(&mut conn, &store.shared.schema).await?;
+        drop(conn);
+        Ok(store)
+    }
+
+    /// Works on connections of a pool that is there already. Give it `RecyclingMethod::Fast`: a ping before each statement
+    /// would double the cost of small ones.
+    pub fn from_pool(self, pool: Pool<AsyncPgConnection>) -> PgStore {
+        self.build(pool, None)
+    }
+
+    fn build(self, pool: Pool<AsyncPgConnection>, connector: Option<Connector>) -> PgStore {
+        let capabilities = Capabilities {
+            shared_wakeups: self.wakeups == WakeupMode::Notify,
+            events: false,
+            payload_limit: self.payload_limit,
+            ..Capabilities::full()
+        };
+        PgStore {
+            shared: Arc::new(Shared {
+                pool,
+                sql: Statements::new(&self.schema),
+                hub: Hub::new(&self.schema, self.wakeups),
+                memory: Memory::default(),
+                capabilities,
+                settings: self.clone(),
+                schema: self.schema,
+                connector,
+            }),
+        }
+    }
+
+    /// One more store like this one, with two connections of its own.
+    pub(crate) fn small(&self, connector: &Connector) -> Result<PgStore> {
+        let pool = connect::pool(connector, 2, self.pool_wait)?;
+        Ok(self.clone().build(pool, Some(connector.clone())))
+    }
+}

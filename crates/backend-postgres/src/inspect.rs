@@ -1,0 +1,187 @@
+//! Answers about jobs and queues. Nothing here changes anything.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use diesel::sql_types::{BigInt, Integer, Nullable, Text, Timestamptz};
+use diesel_async::AsyncPgConnection;
+use leasehold_core::{
+    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, JobState, Page, QueueName, QueueStats, Queues,
+    Receipt, ReceiptStatus, Record, StoreError,
+};
+
+use crate::enqueue::micros;
+use crate::error::Failure;
+use crate::history::statuses;
+use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, Time, readable};
+use crate::selection::{Selection, one_more, page};
+use crate::sql::Statements;
+use crate::statement::{Param, Statement};
+
+/// The server's time.
+pub(crate) async fn now(conn: &mut AsyncPgConnection, sql: &Statements) -> Result<DateTime<Utc>, Failure> {
+    let times: Vec<Time> = Statement::<Timestamptz>::new(&sql.now, Vec::new()).rows(conn).await?;
+    times.first().map(|time| time.or_epoch()).ok_or(Failure::Other("the server has no time".into()))
+}
+
+/// The job with this id, wherever it is (G1). A job that moves between the two looks is found by a third.
+pub(crate) async fn get(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    id: JobId,
+) -> Result<Option<Result<Record, StoreError>>, Failure> {
+    if let Some(job) = live(conn, sql, id).await? {
+        return Ok(Some(Job::try_from(job).map(Record::Live)));
+    }
+    let finished: Vec<FinishedRow> =
+        Statement::<FinishedSql>::new(&sql.finished_job, vec![id.get().into()]).rows(conn).await?;
+    if let Some(job) = finished.into_iter().next() {
+        return Ok(Some(FinishedJob::try_from(job).map(Record::Finished)));
+    }
+    let redriven = live(conn, sql, id).await?;
+    Ok(redriven.map(|job| Job::try_from(job).map(Record::Live)))
+}
+
+async fn live(conn: &mut AsyncPgConnection, sql: &Statements, id: JobId) -> Result<Option<JobRow>, Failure> {
+    let jobs: Vec<JobRow> = Statement::<JobSql>::new(&sql.job, vec![id.get().into()]).rows(conn).await?;
+    Ok(jobs.into_iter().next())
+}
+
+/// One page of live jobs (G2).
+pub(crate) async fn jobs(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    filter: &JobFilter,
+) -> Result<Page<Job>, Failure> {
+    let selection = Selection::of(&filter.queues);
+    let states = match &filter.states {
+        Some(states) => states.iter().map(|state| state.as_str()).collect(),
+        None => Param::Texts(None),
+    };
+    let params = vec![
+        selection.names(),
+        selection.from(),
+        selection.to(),
+        filter.kind.as_ref().map(|kind| kind.as_str()).into(),
+        states,
+        filter.unique_key.as_ref().map(|key| key.as_str()).into(),
+        filter.worker.as_ref().map(|worker| worker.as_str()).into(),
+        filter.after.map(JobId::get).into(),
+        one_more(filter.limit),
+    ];
+    let rows: Vec<JobRow> = Statement::<JobSql>::new(sql.jobs(filter.direction), params).rows(conn).await?;
+    Ok(page(rows, filter.limit, |row| row.id, readable))
+}
+
+/// One page of finished jobs (G3).
+pub(crate) async fn history(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    filter: &HistoryFilter,
+) -> Result<Page<FinishedJob>, Failure> {
+    let selection = Selection::of(&filter.queues);
+    let params = vec![
+        selection.names(),
+        selection.from(),
+        selection.to(),
+        filter.kind.as_ref().map(|kind| kind.as_str()).into(),
+        statuses(filter.statuses.as_deref()),
+        filter.unique_key.as_ref().map(|key| key.as_str()).into(),
+        filter.finished_from.into(),
+        filter.finished_before.into(),
+        filter.after.map(JobId::get).into(),
+        one_more(filter.limit),
+    ];
+    let rows: Vec<FinishedRow> =
+        Statement::<FinishedSql>::new(sql.history(filter.direction), params).rows(conn).await?;
+    Ok(page(rows, filter.limit, |row| row.id, readable))
+}
+
+/// Jobs whose leases passed at least so long ago, by id (G4).
+pub(crate) async fn stuck(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    older_than: Duration,
+    limit: BatchSize,
+) -> Result<Vec<Job>, Failure> {
+    // Longer than a hundred years ago is no time at which a lease could have passed.
+    let age = micros(older_than.min(leasehold_core::limits::DELAY_MAX));
+    let params = vec![age.into(), (limit.get() as i32).into()];
+    let rows: Vec<JobRow> = Statement::<JobSql>::new(&sql.stuck, params).rows(conn).await?;
+    Ok(readable(rows))
+}
+
+/// What each receipt is worth (G5).
+pub(crate) async fn receipts(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    receipts: &[Receipt],
+) -> Result<Vec<ReceiptStatus>, Failure> {
+    type Row = (BigInt, Nullable<BigInt>, Nullable<Timestamptz>, Nullable<BigInt>, Nullable<Text>);
+    let params = vec![receipts.iter().map(|receipt| receipt.job.get()).collect()];
+    let rows: Vec<(i64, Option<i64>, Option<Time>, Option<i64>, Option<String>)> =
+        Statement::<Row>::new(&sql.receipts, params).rows(conn).await?;
+    let mut worth = vec![ReceiptStatus::Gone; receipts.len()];
+    for (place, live, until, finished, status) in rows {
+        let Some(place) = usize::try_from(place - 1).ok().filter(|place| *place < worth.len()) else {
+            continue;
+        };
+        let epoch = receipts[place].epoch.get();
+        worth[place] = match (until, status.and_then(|status| status.parse().ok())) {
+            (Some(until), _) if live == Some(epoch) => ReceiptStatus::Held { until: until.or_epoch() },
+            (None, _) if live == Some(epoch) && epoch > 0 => ReceiptStatus::Requeued,
+            (_, Some(status)) if finished == Some(epoch) => ReceiptStatus::Finished { status },
+            _ => ReceiptStatus::Gone,
+        };
+    }
+    Ok(worth)
+}
+
+/// Queues in numbers: one pass over the live jobs asked for, one over the index of dead letters.
+pub(crate) async fn stats(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    queues: &Queues,
+) -> Result<Vec<QueueStats>, Failure> {
+    type Row = (
+        Nullable<Text>,
+        Nullable<Text>,
+        Nullable<Integer>,
+        Nullable<BigInt>,
+        Nullable<Timestamptz>,
+        Timestamptz,
+    );
+    let selection = Selection::of(queues);
+    let params = vec![selection.names(), selection.from(), selection.to()];
+    let rows: Vec<StatsRow> = Statement::<Row>::new(&sql.stats, params).rows(conn).await?;
+    let now = rows.first().map(|row| row.5.or_epoch()).unwrap_or_default();
+    let mut stats: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
+    if let Queues::Named(names) = queues {
+        stats.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone(), now)))); // Q3
+    }
+    rows.into_iter().for_each(|row| count(&mut stats, row, now));
+    Ok(stats.into_values().collect())
+}
+
+type StatsRow = (Option<String>, Option<String>, Option<i32>, Option<i64>, Option<Time>, Time);
+
+fn count(stats: &mut BTreeMap<QueueName, QueueStats>, row: StatsRow, now: DateTime<Utc>) {
+    let (Some(queue), Some(state), Some(attempts), Some(count), first, _) = row else {
+        return;
+    };
+    let Ok(queue) = QueueName::new(queue) else {
+        return;
+    };
+    let row = stats.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue, now));
+    let (count, attempts) = (count.unsigned_abs(), attempts.unsigned_abs());
+    let Ok(state) = state.parse::<JobState>() else {
+        row.dead_letters += count;
+        return;
+    };
+    *row.states.entry(state).or_default() += count; // Q1
+    *row.attempts.entry(attempts).or_default() += count; // Q2
+    if state == JobState::Ready {
+        row.oldest_ready_at = row.oldest_ready_at.into_iter().chain(first.and_then(Time::get)).min();
+    }
+}

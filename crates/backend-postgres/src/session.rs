@@ -1,0 +1,81 @@
+//! The few shapes in which statements answer, whatever driver they are sent by.
+//!
+//! A user's transaction may run on diesel-async, tokio-postgres or sqlx. Those have nothing in common but the SQL, so each
+//! says here how to send a statement and read its rows, and the operations are written once on top of that.
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use diesel::sql_types::{BigInt, Bool, Nullable, Text, Timestamptz};
+use diesel_async::AsyncPgConnection;
+
+use crate::error::Failure;
+use crate::row::Time;
+use crate::statement::{Param, Statement};
+
+/// An answer of `enqueue_keyed.sql`: the job that has a unique key now.
+#[derive(Debug)]
+pub(crate) struct Keyed {
+    pub(crate) id: i64,
+    pub(crate) queue: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) deduplicated: bool,
+}
+
+/// An answer of `settle.sql`: what became of the item at this place.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) place: i64,
+    pub(crate) fate: String,
+    pub(crate) available_at: Option<DateTime<Utc>>,
+    pub(crate) wake: Option<String>,
+}
+
+/// A connection on which the operations of a transaction can be run.
+#[async_trait]
+pub(crate) trait Session: Send {
+    /// Rows of one number.
+    async fn numbers(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<i64>, Failure>;
+    /// Rows of `enqueue_keyed.sql`.
+    async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure>;
+    /// Rows of `settle.sql`.
+    async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure>;
+    /// How many rows there were or were changed.
+    async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure>;
+}
+
+#[async_trait]
+impl Session for AsyncPgConnection {
+    async fn numbers(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<i64>, Failure> {
+        Ok(Statement::<BigInt>::new(text, params).rows(self).await?)
+    }
+
+    async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure> {
+        type Row = (BigInt, Nullable<Text>, Nullable<Text>, Nullable<Bool>);
+        let rows: Vec<(i64, Option<String>, Option<String>, Option<bool>)> =
+            Statement::<Row>::new(text, params).rows(self).await?;
+        let keyed = |(id, queue, key, deduplicated): (_, _, _, Option<bool>)| Keyed {
+            id,
+            queue,
+            key,
+            deduplicated: deduplicated.unwrap_or_default(),
+        };
+        Ok(rows.into_iter().map(keyed).collect())
+    }
+
+    async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure> {
+        type Row = (BigInt, Text, Nullable<Timestamptz>, Nullable<Text>);
+        let rows: Vec<(i64, String, Option<Time>, Option<String>)> =
+            Statement::<Row>::new(text, params).rows(self).await?;
+        let told = |(place, fate, available_at, wake): (_, _, Option<Time>, _)| Told {
+            place,
+            fate,
+            available_at: available_at.map(Time::or_epoch),
+            wake,
+        };
+        Ok(rows.into_iter().map(told).collect())
+    }
+
+    async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
+        Statement::<()>::new(text, params).count(self).await
+    }
+}

@@ -1,0 +1,161 @@
+//! Applying verdicts.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use diesel::sql_types::{BigInt, Nullable, Text};
+use diesel_async::AsyncPgConnection;
+use leasehold_core::{Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
+
+use crate::enqueue::micros;
+use crate::error::Failure;
+use crate::session::{Session, Told};
+use crate::sql::Statements;
+use crate::statement::{Param, Statement};
+
+/// How often a statement that the server has given up on is tried again.
+const RACES: u32 = 10;
+
+/// What came of a batch: one outcome for each item, and the queues in which something became leasable.
+#[derive(Default)]
+pub(crate) struct Settling {
+    pub(crate) outcomes: Vec<SettleOutcome>,
+    pub(crate) wake: Vec<String>,
+}
+
+/// Applies each verdict whose receipt is good (S1).
+pub(crate) async fn settle(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+) -> Result<Settling, Failure> {
+    let firsts = firsts(items);
+    for _ in 0..RACES {
+        let settling = match completions(items, &firsts) {
+            Some(params) => settle_done(conn, sql, items, &firsts, params).await,
+            None => settle_any(conn, sql, items, &firsts).await,
+        };
+        match settling {
+            Err(Failure::Again(_)) => {}
+            settled => return settled,
+        }
+    }
+    settle_any(conn, sql, items, &firsts).await
+}
+
+/// Applies verdicts of every sort, on whatever connection.
+pub(crate) async fn settle_any<S: Session>(
+    session: &mut S,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    firsts: &[usize],
+) -> Result<Settling, Failure> {
+    let told = session.told(&sql.settle, verdicts(items, firsts)).await?;
+    let rows = told.into_iter().map(|told| Ok((told.place, fate(&told)?, told.wake)));
+    let rows: Vec<_> = rows.collect::<Result<_, StoreError>>().map_err(|error| Failure::Other(error.into()))?;
+    Ok(outcomes(items, firsts, rows))
+}
+
+/// The places of the items whose receipt does not stand before them already (S11), by id: whoever locks several jobs locks
+/// them in one order.
+pub(crate) fn firsts(items: &[(Receipt, Verdict)]) -> Vec<usize> {
+    let mut seen = HashMap::with_capacity(items.len());
+    let is_first = |place: &usize| *seen.entry(items[*place].0).or_insert(*place) == *place;
+    let mut firsts: Vec<usize> = (0..items.len()).filter(is_first).collect();
+    firsts.sort_unstable_by_key(|place| items[*place].0);
+    firsts
+}
+
+async fn settle_done(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    firsts: &[usize],
+    params: Vec<Param<'_>>,
+) -> Result<Settling, Failure> {
+    let rows: Vec<(i64, Option<String>)> =
+        Statement::<(BigInt, Nullable<Text>)>::new(&sql.settle_done, params).rows(conn).await?;
+    let rows = rows.into_iter().map(|(place, wake)| (place, Fate::Completed, wake));
+    Ok(outcomes(items, firsts, rows.collect()))
+}
+
+/// Puts the answers, which name the places of `firsts` from 1 on, in the order of the items.
+fn outcomes(
+    items: &[(Receipt, Verdict)],
+    firsts: &[usize],
+    rows: Vec<(i64, Fate, Option<String>)>,
+) -> Settling {
+    let mut outcomes = vec![SettleOutcome::LeaseLost; items.len()]; // S2
+    let mut wake = Vec::new();
+    for (place, fate, queue) in rows {
+        let place = usize::try_from(place - 1).ok().and_then(|place| firsts.get(place));
+        if let Some(place) = place {
+            outcomes[*place] = backend::settled_outcome(items[*place].0, fate);
+        }
+        wake.extend(queue);
+    }
+    Settling { outcomes, wake }
+}
+
+/// The arguments for `settle_done.sql`, if every verdict is Done.
+fn completions<'a>(items: &'a [(Receipt, Verdict)], firsts: &[usize]) -> Option<Vec<Param<'a>>> {
+    let results = firsts.iter().map(|place| match &items[*place].1 {
+        Verdict::Done(result) => Some(result.as_str()),
+        _ => None,
+    });
+    let results: Vec<&str> = results.collect::<Option<_>>()?;
+    let mut params = receipts(items, firsts);
+    params.push(results.into_iter().collect());
+    Some(params)
+}
+
+/// The arguments for `settle.sql`.
+fn verdicts<'a>(items: &'a [(Receipt, Verdict)], firsts: &[usize]) -> Vec<Param<'a>> {
+    let parts: Vec<Parts<'a>> = firsts.iter().map(|place| parts(&items[*place].1)).collect();
+    let mut params = receipts(items, firsts);
+    params.extend([
+        parts.iter().map(|parts| parts.document).collect(),
+        Param::Smalls(Some(parts.iter().map(|parts| Some(parts.code)).collect())),
+        parts.iter().map(|parts| parts.delay_us).collect(),
+        parts.iter().map(|_| 2.0 * fastrand::f64() - 1.0).collect(), // S5: drawn anew for each item.
+    ]);
+    params
+}
+
+fn receipts<'a>(items: &[(Receipt, Verdict)], firsts: &[usize]) -> Vec<Param<'a>> {
+    vec![
+        firsts.iter().map(|place| items[*place].0.job.get()).collect(),
+        firsts.iter().map(|place| items[*place].0.epoch.get()).collect(),
+    ]
+}
+
+/// A verdict as `settle.sql` takes it.
+struct Parts<'a> {
+    code: i16,
+    document: Option<&'a str>,
+    delay_us: Option<i64>,
+}
+
+fn parts(verdict: &Verdict) -> Parts<'_> {
+    let (code, document, delay_us) = match verdict {
+        Verdict::Done(result) => (0, Some(result), None),
+        Verdict::Retry { error, after: RetryAfter::Backoff } => (1, Some(error), None),
+        Verdict::Retry { error, after: RetryAfter::Delay(delay) } => (1, Some(error), Some(micros(*delay))),
+        Verdict::Snooze { after } => (2, None, Some(micros(*after))),
+        Verdict::Dead { error } => (3, Some(error), None),
+        Verdict::Discard { reason } => (4, Some(reason), None),
+    };
+    Parts { code, document: document.map(Json::as_str), delay_us }
+}
+
+fn fate(told: &Told) -> Result<Fate, StoreError> {
+    let available_at = || -> DateTime<Utc> { told.available_at.unwrap_or_default() };
+    match told.fate.as_str() {
+        "completed" => Ok(Fate::Completed),
+        "dead_letter" => Ok(Fate::DeadLettered),
+        "discarded" => Ok(Fate::Discarded),
+        "retrying" => Ok(Fate::Retrying { available_at: available_at() }),
+        "snoozed" => Ok(Fate::Snoozed { available_at: available_at() }),
+        other => Err(StoreError::corrupt(format!("settle answered {other:?}"))),
+    }
+}

@@ -1,0 +1,104 @@
+//! The operations of a user's transaction.
+//!
+//! The user opens, owns and commits the transaction; here it is only spoken on. An expected outcome is an answer of the
+//! statement, never an error of the server's, which would end the transaction.
+
+use async_trait::async_trait;
+use diesel_async::pooled_connection::deadpool::Object;
+use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict, backend,
+};
+
+use crate::error::{Effect, Failure};
+use crate::session::Session;
+use crate::{PgStore, Shared, enqueue, settle};
+
+#[async_trait]
+impl TxStore<AsyncPgConnection> for PgStore {
+    async fn enqueue_in(&self, conn: &mut AsyncPgConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        in_transaction(conn, "enqueue_in")?;
+        self.shared.enqueue_in(conn, jobs).await
+    }
+
+    async fn settle_in(&self, conn: &mut AsyncPgConnection, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
+        in_transaction(conn, "settle_in")?;
+        self.shared.settle_in(conn, receipt, verdict).await
+    }
+
+    async fn once_in(&self, conn: &mut AsyncPgConnection, key: &IdempotencyKey) -> Result<bool> {
+        in_transaction(conn, "once_in")?;
+        self.shared.once_in(conn, key).await
+    }
+}
+
+/// The pooled connection, too: diesel-async's `transaction` hands that on.
+#[async_trait]
+impl TxStore<Object<AsyncPgConnection>> for PgStore {
+    async fn enqueue_in(&self, conn: &mut Object<AsyncPgConnection>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.enqueue_in(&mut **conn, jobs).await
+    }
+
+    async fn settle_in(
+        &self,
+        conn: &mut Object<AsyncPgConnection>,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
+        self.settle_in(&mut **conn, receipt, verdict).await
+    }
+
+    async fn once_in(&self, conn: &mut Object<AsyncPgConnection>, key: &IdempotencyKey) -> Result<bool> {
+        self.once_in(&mut **conn, key).await
+    }
+}
+
+/// Refuses a connection on which diesel has opened no transaction (T4).
+fn in_transaction(conn: &mut AsyncPgConnection, operation: &'static str) -> Result<()> {
+    let status = AnsiTransactionManager::transaction_manager_status_mut(conn);
+    match status.transaction_depth() {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(StoreError::no_transaction(operation)),
+        Err(error) => Err(Failure::from(error).told(operation, Effect::Read)),
+    }
+}
+
+impl Shared {
+    pub(crate) async fn enqueue_in<S: Session>(&self, session: &mut S, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        backend::check_enqueue(jobs, &self.capabilities)?;
+        if jobs.is_empty() {
+            return Ok(Vec::new()); // I2
+        }
+        let answers = enqueue::enqueue_in(session, &self.sql, jobs).await.map_err(rolled_back("enqueue_in"))?;
+        let queues = jobs.iter().map(|job| job.queue().as_str());
+        self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("enqueue_in"))?;
+        Ok(answers)
+    }
+
+    pub(crate) async fn settle_in<S: Session>(
+        &self,
+        session: &mut S,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
+        backend::check_verdict(&verdict, &self.capabilities)?;
+        let items = [(*receipt, verdict)];
+        let settling = settle::settle_any(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
+        let queues = settling.wake.iter().map(String::as_str);
+        self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
+        match settling.outcomes.into_iter().next() {
+            Some(SettleOutcome::Settled(settled)) => Ok(settled),
+            _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
+        }
+    }
+
+    pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {
+        let taken = session.count(&self.sql.once, vec![key.as_str().into()]).await;
+        Ok(taken.map_err(rolled_back("once_in"))? == 1) // T5
+    }
+}
+
+/// In a transaction that cannot commit any more, nothing was done, whatever happened.
+fn rolled_back(operation: &'static str) -> impl Fn(Failure) -> StoreError {
+    move |failure| failure.told(operation, Effect::Read)
+}

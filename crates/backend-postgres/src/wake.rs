@@ -1,0 +1,265 @@
+//! Hints to look now.
+//!
+//! Within the process they go from hand to hand. To other processes they go by NOTIFY, from a task of its own and after the
+//! operation that is their cause: a NOTIFY inside the enqueueing transaction would make all committers wait for each
+//! other. Names pile up while a message is on its way, so that a thousand causes are one message. A transaction of the
+//! user's is the exception: nobody else knows when it commits, so there the message is part of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use deadpool::managed::Manager;
+use diesel_async::pooled_connection::deadpool::Pool;
+use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
+use futures_util::StreamExt;
+use leasehold_core::{QueuePattern, Queues, Result, StoreError, Wakeups};
+use tokio::sync::{Notify, watch};
+
+use crate::error::{Effect, Failure};
+use crate::schema::Schema;
+use crate::session::Session;
+use crate::sql::Statements;
+
+/// How hints get from one process to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WakeupMode {
+    /// By LISTEN and NOTIFY: one more connection for those who listen, and hints from every process.
+    #[default]
+    Notify,
+    /// Not at all: hints stay within the store, and other processes find work by polling. For PgBouncer in transaction
+    /// mode, through which nobody can listen.
+    Local,
+}
+
+/// Messages are sent no more often than this. The first one after a pause does not wait.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Postgres refuses messages of 8000 bytes.
+const MESSAGE_BYTES: usize = 7900;
+
+/// How long to wait before the listener connects again: doubled up to the second.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Who is to be woken, and how.
+pub(crate) struct Hub {
+    subscribers: Mutex<Vec<(Queues, watch::Sender<()>)>>,
+    mode: WakeupMode,
+    channel: String,
+    /// Tells this store's own messages from those of others.
+    origin: String,
+    /// What is yet to be told to other processes.
+    unsent: Mutex<BTreeSet<String>>,
+    is_unsent: Notify,
+    notifier: std::sync::Once,
+    listener: tokio::sync::Mutex<bool>,
+}
+
+impl Hub {
+    pub(crate) fn new(schema: &Schema, mode: WakeupMode) -> Arc<Self> {
+        Arc::new(Self {
+            subscribers: Mutex::default(),
+            mode,
+            channel: format!("leasehold_{:016x}", schema.number()),
+            origin: format!("{:016x}", fastrand::u64(..)),
+            unsent: Mutex::default(),
+            is_unsent: Notify::new(),
+            notifier: std::sync::Once::new(),
+            listener: tokio::sync::Mutex::new(false),
+        })
+    }
+
+    pub(crate) fn mode(&self) -> WakeupMode {
+        self.mode
+    }
+
+    /// A subscription. It ends when the stream is dropped.
+    pub(crate) async fn subscribe(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, queues: &Queues) -> Result<Wakeups> {
+        if self.mode == WakeupMode::Notify {
+            self.listen(pool).await?;
+        }
+        let (sender, receiver) = watch::channel(());
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.retain(|(_, sender)| !sender.is_closed());
+        subscribers.push((queues.clone(), sender));
+        Ok(Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.changed().await.ok().map(|()| ((), receiver))
+        })))
+    }
+
+    /// Something became leasable in queues of these names or patterns: tells everybody.
+    pub(crate) fn wake<N: AsRef<str>>(
+        self: &Arc<Self>,
+        pool: &Pool<AsyncPgConnection>,
+        sql: &Arc<Statements>,
+        names: impl IntoIterator<Item = N>,
+    ) {
+        let names: BTreeSet<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        if names.is_empty() {
+            return;
+        }
+        self.wake_here(names.iter().map(String::as_str));
+        if self.mode == WakeupMode::Notify {
+            self.unsent.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
+            self.is_unsent.notify_one();
+            self.notifier.call_once(|| {
+                tokio::spawn(notify(Arc::downgrade(self), pool.clone(), Arc::clone(sql)));
+            });
+        }
+    }
+
+    /// The same as part of the caller's transaction: told when it commits.
+    pub(crate) async fn wake_in<S: Session>(
+        &self,
+        session: &mut S,
+        sql: &Statements,
+        names: impl IntoIterator<Item = &str>,
+    ) -> Result<(), Failure> {
+        let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+        if names.is_empty() || self.mode != WakeupMode::Notify {
+            return Ok(());
+        }
+        let messages = messages("", names);
+        let params = vec![self.channel.as_str().into(), messages.iter().map(String::as_str).collect()];
+        session.count(&sql.notify, params).await.map(drop)
+    }
+
+    fn wake_here<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            let woken = subscribers.iter().filter(|(queues, _)| concerns(name, queues));
+            woken.for_each(|(_, sender)| sender.send_replace(()));
+        }
+    }
+
+    fn wake_all(&self) {
+        let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().for_each(|(_, sender)| sender.send_replace(()));
+    }
+
+    /// Takes a message of another store.
+    fn hear(&self, message: &str) {
+        let mut lines = message.split('\n');
+        if lines.next() != Some(&self.origin) {
+            self.wake_here(lines);
+        }
+    }
+
+    /// Sees that somebody listens for this store.
+    async fn listen(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>) -> Result<()> {
+        let mut listening = self.listener.lock().await;
+        if !*listening {
+            let conn = self.open(pool).await?;
+            tokio::spawn(listen(Arc::downgrade(self), pool.clone(), conn));
+            *listening = true;
+        }
+        Ok(())
+    }
+
+    /// A connection that listens. Not one of the pool's: it would never come back.
+    async fn open(&self, pool: &Pool<AsyncPgConnection>) -> Result<AsyncPgConnection> {
+        let mut conn = pool
+            .manager()
+            .create()
+            .await
+            .map_err(|error| StoreError::unavailable("wakeups", error))?;
+        let listen = format!("LISTEN {}", self.channel);
+        let listening = conn.batch_execute(&listen).await.map_err(Failure::from);
+        listening.map_err(|failure| failure.told("wakeups", Effect::Read))?;
+        Ok(conn)
+    }
+}
+
+/// Sends what is unsent, for as long as the store is there.
+async fn notify(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, sql: Arc<Statements>) {
+    loop {
+        let Some(hub) = hub.upgrade() else {
+            return;
+        };
+        let names = std::mem::take(&mut *hub.unsent.lock().unwrap_or_else(PoisonError::into_inner));
+        if names.is_empty() {
+            // Wakes now and then to see whether the store is still there.
+            let _ = tokio::time::timeout(Duration::from_secs(1), hub.is_unsent.notified()).await;
+            continue;
+        }
+        if let Err(error) = send(&hub, &pool, &sql, names).await {
+            tracing::debug!(%error, "a hint was lost: others find the work at their next poll");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn send(hub: &Hub, pool: &Pool<AsyncPgConnection>, sql: &Statements, names: BTreeSet<String>) -> Result<()> {
+    let mut conn = pool.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
+    let messages = messages(&hub.origin, names);
+    let params = vec![hub.channel.as_str().into(), messages.iter().map(String::as_str).collect()];
+    let sent = conn.count(&sql.notify, params).await;
+    sent.map(drop).map_err(|failure| failure.told("notify", Effect::Read))
+}
+
+/// Hears messages for as long as the store is there, and connects again when the connection is lost.
+async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPgConnection) {
+    loop {
+        hear(&hub, &mut conn).await;
+        let mut wait = RECONNECT.0;
+        conn = loop {
+            let Some(hub) = hub.upgrade() else {
+                return;
+            };
+            match hub.open(&pool).await {
+                Ok(conn) => {
+                    hub.wake_all(); // What was said meanwhile was missed: everybody looks once.
+                    break conn;
+                }
+                Err(error) => tracing::warn!(%error, "the listener for wake-ups has no connection"),
+            }
+            drop(hub);
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RECONNECT.1);
+        };
+    }
+}
+
+/// Hears messages until the connection is lost or the store is gone.
+async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
+    let mut messages = std::pin::pin!(conn.notifications_stream());
+    loop {
+        // A connection can be dead without a word: the server, if it is there, hears from us by TCP keep-alives.
+        let next = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
+        let Some(hub) = hub.upgrade() else {
+            return;
+        };
+        match next {
+            Ok(Some(Ok(message))) => hub.hear(&message.payload),
+            Ok(Some(Err(_)) | None) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether a queue name, or a prefix with a star at its end, concerns somebody who looks at `queues` (W2).
+fn concerns(name: &str, queues: &Queues) -> bool {
+    match (name.parse(), queues) {
+        (Ok(QueuePattern::Exact(queue)), queues) => queues.contains(&queue),
+        (Ok(QueuePattern::Prefix(prefix)), Queues::Named(names)) => names.iter().any(|name| prefix.matches(name)),
+        (Ok(QueuePattern::Prefix(prefix)), Queues::Matching(other)) => {
+            prefix.as_str().starts_with(other.as_str()) || other.as_str().starts_with(prefix.as_str())
+        }
+        (Err(_), _) => false,
+    }
+}
+
+/// Messages with an origin in the first line and names in the others, as few as can be.
+fn messages(origin: &str, names: BTreeSet<String>) -> Vec<String> {
+    let mut messages: Vec<String> = Vec::new();
+    for name in names {
+        match messages.last_mut().filter(|message| message.len() + name.len() < MESSAGE_BYTES) {
+            Some(message) => {
+                message.push('\n');
+                message.push_str(&name);
+            }
+            None => messages.push(format!("{origin}\n{name}")),
+        }
+    }
+    messages
+}

@@ -1,0 +1,187 @@
+//! A harness for the conformance suite on a real server: a schema for each check.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use diesel::sql_types::Text;
+use diesel_async::pooled_connection::deadpool::Object;
+use diesel_async::{
+    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
+};
+use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
+
+/// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
+pub fn url(variable: &str) -> String {
+    match std::env::var(variable) {
+        Ok(url) => url,
+        Err(_) => panic!(
+            "{variable} is not set: run `cargo xtask test -p leasehold-postgres`, or `cargo xtask servers` and set what it prints"
+        ),
+    }
+}
+
+/// One server, reached directly or through PgBouncer.
+pub struct Server {
+    pub name: &'static str,
+    pub url: String,
+    pub wakeups: WakeupMode,
+}
+
+/// One schema, and the handles on it.
+pub struct Database {
+    schema: Schema,
+    home: PgStore,
+    handles: std::sync::Mutex<Vec<PgStore>>,
+}
+
+/// A schema that nobody else has, in this process or another.
+pub fn fresh_schema() -> Schema {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Schema::new(format!("test_{}_{count}", std::process::id())).unwrap()
+}
+
+/// A store on a new schema.
+pub async fn fresh_store(url: &str) -> PgStore {
+    let store = PgStore::builder().schema(fresh_schema()).connect(url).await.unwrap();
+    store.migrate().await.unwrap();
+    store
+}
+
+impl Server {
+    fn builder(&self, schema: &Schema) -> PgStoreBuilder {
+        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups)
+    }
+}
+
+#[async_trait]
+impl Harness for Server {
+    type Database = Database;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn create(&self) -> Result<Database, BoxError> {
+        let schema = fresh_schema();
+        let home = self.builder(&schema).connect(&self.url).await?;
+        home.migrate().await?;
+        let mut conn = home.pool().get().await?;
+        conn.batch_execute(&format!("CREATE TABLE {schema}.ledger (entry text NOT NULL)")).await?;
+        drop(conn);
+        Ok(Database { schema, home, handles: std::sync::Mutex::default() })
+    }
+
+    async fn destroy(&self, database: &Database) -> Result<(), BoxError> {
+        database.handles.lock().unwrap().clear();
+        let mut conn = database.home.pool().get().await?;
+        conn.batch_execute(&format!("SET lock_timeout = '10s'; DROP SCHEMA {} CASCADE", database.schema)).await?;
+        drop(conn);
+        database.home.pool().close();
+        Ok(())
+    }
+
+    async fn connect(&self, database: &Database) -> Result<Arc<dyn Store>, BoxError> {
+        let store = self.builder(&database.schema).connect(&self.url).await?;
+        database.handles.lock().unwrap().push(store.clone());
+        Ok(Arc::new(store))
+    }
+
+    async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
+        let (schema, by) = (&database.schema, format!("interval '{} microseconds'", by.as_micros()));
+        let mut conn = database.home.pool().get().await?;
+        conn.batch_execute(&format!(
+            "UPDATE {schema}.job_queue SET available_at = available_at - {by}, lease_until = lease_until - {by},
+                 first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by};
+             UPDATE {schema}.job_history SET created_at = created_at - {by}, started_at = started_at - {by},
+                 finished_at = finished_at - {by};
+             UPDATE {schema}.job_queue_limit SET full_at = full_at - {by}"
+        ))
+        .await?;
+        database.handles.lock().unwrap().iter().for_each(PgStore::forget_positions);
+        Ok(())
+    }
+
+    async fn begin(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let mut conn = database.home.pool().get().await?;
+        AnsiTransactionManager::begin_transaction(&mut *conn).await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
+    async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let conn = database.home.pool().get().await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
+    async fn ledger(&self, database: &Database) -> Result<Vec<String>, BoxError> {
+        #[derive(diesel::QueryableByName)]
+        struct Entry {
+            #[diesel(sql_type = Text)]
+            entry: String,
+        }
+        let mut conn = database.home.pool().get().await?;
+        let query = diesel::sql_query(format!("SELECT entry FROM {}.ledger", database.schema));
+        let entries: Vec<Entry> = query.load(&mut conn).await?;
+        Ok(entries.into_iter().map(|entry| entry.entry).collect())
+    }
+}
+
+/// A transaction of diesel-async's. Dropped before its end, its connection is given up, so that the server rolls back.
+struct Session {
+    store: PgStore,
+    schema: Schema,
+    conn: Option<Object<AsyncPgConnection>>,
+}
+
+impl Session {
+    fn new(database: &Database, conn: Object<AsyncPgConnection>) -> Self {
+        Self { store: database.home.clone(), schema: database.schema.clone(), conn: Some(conn) }
+    }
+
+    fn conn(&mut self) -> &mut Object<AsyncPgConnection> {
+        self.conn.as_mut().unwrap()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.conn.take().map(Object::take));
+    }
+}
+
+#[async_trait]
+impl Transaction for Session {
+    async fn enqueue_in(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let store = self.store.clone();
+        store.enqueue_in(self.conn(), jobs).await
+    }
+
+    async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
+        let store = self.store.clone();
+        store.settle_in(self.conn(), receipt, verdict).await
+    }
+
+    async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {
+        let store = self.store.clone();
+        store.once_in(self.conn(), key).await
+    }
+
+    async fn write(&mut self, entry: &str) -> Result<(), BoxError> {
+        let insert = diesel::sql_query(format!("INSERT INTO {}.ledger VALUES ($1)", self.schema));
+        insert.bind::<Text, _>(entry).execute(self.conn()).await?;
+        Ok(())
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {
+        Ok(AnsiTransactionManager::commit_transaction(&mut **self.conn()).await?)
+    }
+
+    async fn rollback(mut self: Box<Self>) -> Result<(), BoxError> {
+        Ok(AnsiTransactionManager::rollback_transaction(&mut **self.conn()).await?)
+    }
+}
