@@ -1,8 +1,8 @@
 //! Where programs are kept and servers live: below the build directory, or below the directory for temporary files if
 //! the account that runs the servers cannot get to the former.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
@@ -23,6 +23,7 @@ pub(crate) fn run() -> Result<PathBuf, Error> {
 fn below(name: &str) -> Result<PathBuf, Error> {
     let path = root()?.join(name);
     create(&path)?;
+    open_to_all(&path)?;
     Ok(path)
 }
 
@@ -39,6 +40,7 @@ fn root() -> Result<PathBuf, Error> {
 fn choose() -> Result<PathBuf, Error> {
     let beside_the_build = build_directory().join("servers");
     create(&beside_the_build)?;
+    open_to_all(&beside_the_build)?;
     if can_enter(Account::of_servers()?, &beside_the_build)? {
         return Ok(beside_the_build);
     }
@@ -58,14 +60,20 @@ fn temporary() -> Result<PathBuf, Error> {
     create(&path)?;
     // Anybody may make a directory of that name there, and what is inside is run.
     let found = fs::symlink_metadata(&path).map_err(unusable(&path))?;
-    if found.is_dir() && found.uid() == ours.uid() && found.mode() & 0o022 == 0 {
-        return Ok(path);
+    if !found.is_dir() || found.uid() != ours.uid() || found.mode() & 0o022 != 0 {
+        return Err(Error::new(format!("{} is not ours alone; remove it", path.display())));
     }
-    Err(Error::new(format!("{} is not ours alone; remove it", path.display())))
+    open_to_all(&path)?;
+    Ok(path)
 }
 
 fn create(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(path).map_err(unusable(path))
+}
+
+/// Whatever our umask is, the account of the servers is to find its way.
+fn open_to_all(path: &Path) -> Result<(), Error> {
+    fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(unusable(path))
 }
 
 fn can_enter(account: Account, directory: &Path) -> Result<bool, Error> {
