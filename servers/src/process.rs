@@ -10,9 +10,9 @@ use crate::command;
 
 const STEP: Duration = Duration::from_millis(5);
 
-/// Sends the signal of that name, without `SIG`.
+/// Sends the signal of that name, without `SIG`. The shell does it: a small image has no program `kill`.
 pub(crate) fn signal(pid: u32, name: &str) -> Result<(), Error> {
-    command::run(Command::new("kill").args(["-s", name, &pid.to_string()])).map(drop)
+    command::run(Command::new("sh").args(["-c", &format!("kill -s {name} {pid}")])).map(drop)
 }
 
 /// Waits until `done`, but no longer than `limit`; says whether it came to that.

@@ -24,9 +24,10 @@ pub(super) fn unpack(package: &Package, directory: &Path) -> Result<(), Error> {
         debian::install("npm")?;
     }
     let mut pack = Command::new("npm");
-    pack.args(["pack", "--silent", &format!("{}@{}", package.name, package.version)]);
+    pack.args(["pack", "--loglevel=error", &format!("{}@{}", package.name, package.version)]);
     let said = command::run(pack.current_dir(directory))?;
-    let archive = directory.join(said.trim());
+    // The last thing it says is the name of the file.
+    let archive = directory.join(said.lines().last().unwrap_or_default());
     check(package, &archive)?;
     let mut tar = Command::new("tar");
     tar.arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(directory);
