@@ -5,6 +5,8 @@ trap '' HUP INT TERM
 pid=
 while read -r line; do pid=$line; done
 if [ -n "$pid" ] && kill -s "$2" "$pid"; then
+    # The owner may have stopped it, and died.
+    kill -s CONT "$pid"
     tries=0
     while kill -s 0 "$pid" && [ $tries -lt 100 ]; do
         sleep 0.1

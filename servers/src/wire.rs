@@ -33,27 +33,25 @@ fn connect(port: u16) -> io::Result<TcpStream> {
 /// Reads up to the point where the server waits for the next question.
 fn answer(stream: &mut impl Read) -> io::Result<Option<String>> {
     let mut rows = Vec::new();
-    let mut complaint = None;
+    let mut refused = None;
     loop {
         let (kind, body) = read_message(stream)?;
         match kind {
             b'Z' => break,
             b'R' if body != [0; 4] => return Err(io::Error::other("the server asks for a password")),
             b'D' => rows.push(first_column(&body)),
-            // Before the first question an error is the last message.
-            b'E' => complaint = Some(said(&body)),
+            b'E' => {
+                let error = said(&body);
+                // After such an error nothing more is said.
+                if error.starts_with("FATAL") {
+                    return Err(io::Error::other(error));
+                }
+                refused = Some(io::Error::other(error));
+            }
             _ => {}
         }
-        if let (b'E', Some(complaint)) = (kind, &complaint)
-            && complaint.starts_with("FATAL")
-        {
-            break;
-        }
     }
-    match complaint {
-        Some(complaint) => Err(io::Error::other(complaint)),
-        None => Ok(rows.into_iter().next().flatten()),
-    }
+    refused.map_or_else(|| Ok(rows.into_iter().next().flatten()), Err)
 }
 
 fn read_message(stream: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
