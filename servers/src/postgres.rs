@@ -21,9 +21,9 @@ const DATABASE: &str = "leasehold";
 /// Which PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PostgresVersion {
-    /// The oldest that we promise to work with.
+    /// That of Debian 12.
     V15,
-    /// The newest.
+    /// The newest release.
     V18,
 }
 
