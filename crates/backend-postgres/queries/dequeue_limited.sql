@@ -9,7 +9,7 @@
 -- leased; 1 if the queue must be looked at again. The others are leased jobs, in the order of `place`.
 WITH RECURSIVE waiting (step, round, name) AS (
     -- Queues with jobs, one index probe each: those after $4, then those up to it.
-    SELECT 0, 0, $4::text
+    SELECT 0, 0, $4::text COLLATE "C"
     UNION ALL
     SELECT w.step + 1, n.round, n.name FROM waiting w CROSS JOIN LATERAL (
         SELECT x.round, x.name FROM (

@@ -22,7 +22,9 @@ pub(crate) fn pool(connector: &Connector, size: usize, wait: Duration) -> Result
     config.custom_setup = Box::new(|url| {
         async move {
             let mut conn = AsyncPgConnection::establish(url).await?;
-            conn.batch_execute("SET plan_cache_mode = force_custom_plan").await.map_err(diesel::ConnectionError::CouldntSetupConfiguration)?;
+            conn.batch_execute("SET plan_cache_mode = force_custom_plan")
+                .await
+                .map_err(diesel::ConnectionError::CouldntSetupConfiguration)?;
             Ok(conn)
         }
         .boxed()

@@ -50,7 +50,9 @@ impl From<DieselError> for Failure {
         };
         match &error {
             DieselError::DatabaseError(ClosedConnection | UnableToSendCommand, _) => Self::Lost(error.into()),
-            DieselError::DatabaseError(SerializationFailure | ReadOnlyTransaction, _) => Self::Again(error.into()),
+            DieselError::DatabaseError(SerializationFailure | ReadOnlyTransaction, _) => {
+                Self::Again(error.into())
+            }
             DieselError::DatabaseError(UniqueViolation, _) => Self::Taken(error.into()),
             // diesel-async keeps no SQLSTATE of these: only the words are left.
             DieselError::DatabaseError(_, information) => match information.message() {

@@ -5,8 +5,8 @@ use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Bool, Double, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{
-    EffectivePolicy, Explanation, Job, JobId, JobState, NextAvailable, Outcome, Policies, QueueName, QueueOrder,
-    QueueUsage, Queues, RateLimit, Record, StoreError,
+    EffectivePolicy, Explanation, Job, JobId, JobState, NextAvailable, Outcome, Policies, QueueName,
+    QueueOrder, QueueUsage, Queues, RateLimit, Record, StoreError,
 };
 
 use crate::error::Failure;
@@ -158,13 +158,18 @@ impl Facts {
     /// When the rate limit allows the next lease; `None` if one is allowed now. A changed rate starts with a full bucket.
     fn next_token_at(&self, policy: &EffectivePolicy) -> Option<DateTime<Utc>> {
         let rate: RateLimit = policy.rate?;
-        let same = self.rate_per_sec == Some(rate.per_sec()) && self.rate_burst == i32::try_from(rate.burst()).ok();
+        let same =
+            self.rate_per_sec == Some(rate.per_sec()) && self.rate_burst == i32::try_from(rate.burst()).ok();
         let full_at = self.full_at.filter(|_| same).map(Time::or_epoch);
         (rate.tokens(full_at, self.now()) == 0).then(|| rate.next_token_at(full_at, self.now()))
     }
 }
 
-async fn facts(conn: &mut AsyncPgConnection, sql: &Statements, queues: &Queues) -> Result<Vec<Facts>, Failure> {
+async fn facts(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    queues: &Queues,
+) -> Result<Vec<Facts>, Failure> {
     type Row = (
         Text,
         Timestamptz,

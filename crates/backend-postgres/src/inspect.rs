@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{
-    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, JobState, Page, QueueName, QueueStats, Queues,
-    Receipt, ReceiptStatus, Record, StoreError,
+    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, JobState, Page, QueueName, QueueStats,
+    Queues, Receipt, ReceiptStatus, Record, StoreError,
 };
 
 use crate::enqueue::micros;

@@ -44,8 +44,8 @@ use diesel_async::pooled_connection::deadpool::{Object, Pool};
 use leasehold_core::{
     BatchSize, Capabilities, Dequeue, Enqueued, Explanation, FinishedJob, HeartbeatOutcome, HistoryFilter,
     Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies, Prune, QueueName,
-    QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record, Redrive,
-    Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
+    QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record,
+    Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
 
 pub use crate::builder::PgStoreBuilder;

@@ -21,7 +21,10 @@ pub(crate) async fn migrate(mut conn: AsyncPgConnection, schema: &Schema) -> Res
     migrated.map_err(|failure| failure.told("migrate", Effect::Write))?
 }
 
-async fn migrate_on(conn: &mut AsyncPgConnection, schema: &Schema) -> Result<Result<(), StoreError>, Failure> {
+async fn migrate_on(
+    conn: &mut AsyncPgConnection,
+    schema: &Schema,
+) -> Result<Result<(), StoreError>, Failure> {
     conn.batch_execute(&put_in(schema, &opening(schema))).await?;
     let applied = applied(conn, schema).await?;
     if let Err(error) = check(&applied, schema) {

@@ -14,7 +14,7 @@ use crate::error::Failure;
 use crate::row::readable_one;
 use crate::session::Session;
 use crate::sql::Statements;
-use crate::statement::Statement;
+use crate::statement::{Param, Statement};
 
 /// Replaces the policy of a pattern; an empty one removes it (P9).
 pub(crate) async fn set_policy(
@@ -26,11 +26,17 @@ pub(crate) async fn set_policy(
     let pattern = pattern.to_string();
     if policy.is_empty() {
         conn.count(&sql.remove_policy, vec![pattern.as_str().into()]).await?;
-        return Ok(());
+    } else {
+        conn.count(&sql.set_policy, columns(&pattern, policy)).await?;
     }
-    let params = vec![
-        pattern.as_str().into(),
-        crate::statement::Param::Bool(policy.paused),
+    conn.count(&sql.reset_rates, vec![pattern.as_str().into()]).await?;
+    Ok(())
+}
+
+fn columns<'a>(pattern: &'a str, policy: &QueuePolicy) -> Vec<Param<'a>> {
+    vec![
+        pattern.into(),
+        Param::Bool(policy.paused),
         policy.concurrency_limit.map(|limit| limit.get() as i32).into(),
         policy.rate.map(|rate| rate.per_sec()).into(),
         policy.rate.map(|rate| rate.burst() as i32).into(),
@@ -44,9 +50,7 @@ pub(crate) async fn set_policy(
         policy.retention.map(micros).into(),
         policy.archive.map(|archive| archive.as_str()).into(),
         policy.on_expiry.map(|on_expiry| on_expiry.as_str()).into(),
-    ];
-    conn.count(&sql.set_policy, params).await?;
-    Ok(())
+    ]
 }
 
 /// Pauses or resumes a pattern, and leaves the rest of its policy alone (P10).
@@ -134,7 +138,8 @@ impl PolicyRow {
     fn backoff(&self) -> Result<Option<Backoff>, Invalid> {
         let parts = self.backoff_base_us.zip(self.backoff_jitter);
         let parts = parts.zip(self.backoff_min_us.zip(self.backoff_max_us));
-        let backoff = |((base, jitter), (min, max))| Backoff::new(length(base), jitter, length(min), length(max));
+        let backoff =
+            |((base, jitter), (min, max))| Backoff::new(length(base), jitter, length(min), length(max));
         parts.map(backoff).transpose()
     }
 }

@@ -107,7 +107,14 @@ impl Positions {
     }
 
     /// Learns from a claim that leased `jobs`, of at most `limit`, from `queues`.
-    pub(crate) fn learn(&self, queues: &[QueueName], floors: &Floors, claim: &Claim, jobs: &[Job], limit: usize) {
+    pub(crate) fn learn(
+        &self,
+        queues: &[QueueName],
+        floors: &Floors,
+        claim: &Claim,
+        jobs: &[Job],
+        limit: usize,
+    ) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if floors.swept {
             state.judge(claim);

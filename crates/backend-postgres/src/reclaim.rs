@@ -4,7 +4,9 @@ use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::backend::stored;
-use leasehold_core::{BatchSize, JobId, Kind, QueueName, ReclaimFate, Reclaimed, Result, StoreError, WorkerId};
+use leasehold_core::{
+    BatchSize, JobId, Kind, QueueName, ReclaimFate, Reclaimed, Result, StoreError, WorkerId,
+};
 
 use crate::error::Failure;
 use crate::row::{Time, readable};

@@ -180,8 +180,8 @@ impl TryFrom<FinishedRow> for FinishedJob {
             FinalStatus::DeadLetter => last_error.clone(),
             FinalStatus::Completed | FinalStatus::Discarded => optional_json(row.result, "result", id)?,
         };
-        let document =
-            document.ok_or_else(|| StoreError::corrupt(format!("job {id} is {status} without a document")))?;
+        let document = document
+            .ok_or_else(|| StoreError::corrupt(format!("job {id} is {status} without a document")))?;
         let worker = row.processed_by.map(|worker| stored(WorkerId::new(worker), "processed_by", id));
         Ok(Self {
             id,

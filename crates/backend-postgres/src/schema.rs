@@ -23,7 +23,9 @@ impl Schema {
         let problem = match name.as_bytes() {
             [] => Problem::Empty,
             bytes if bytes.len() > NAME_BYTES => Problem::TooLong { bytes: bytes.len(), limit: NAME_BYTES },
-            [first, rest @ ..] if is_letter(*first) && rest.iter().all(|b| is_letter(*b) || b.is_ascii_digit()) => {
+            [first, rest @ ..]
+                if is_letter(*first) && rest.iter().all(|b| is_letter(*b) || b.is_ascii_digit()) =>
+            {
                 return Self::unreserved(name);
             }
             _ => Problem::Malformed { expected: "letters, digits and underscores, no digit first" },
@@ -49,7 +51,10 @@ impl Schema {
 
     fn unreserved(name: String) -> Result<Self, Invalid> {
         if name.starts_with("pg_") {
-            return Err(Invalid::new("schema", Problem::Malformed { expected: "a name that does not begin with pg_" }));
+            return Err(Invalid::new(
+                "schema",
+                Problem::Malformed { expected: "a name that does not begin with pg_" },
+            ));
         }
         Ok(Self(name))
     }

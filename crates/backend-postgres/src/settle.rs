@@ -52,7 +52,8 @@ pub(crate) async fn settle_any<S: Session>(
 ) -> Result<Settling, Failure> {
     let told = session.told(&sql.settle, verdicts(items, firsts)).await?;
     let rows = told.into_iter().map(|told| Ok((told.place, fate(&told)?, told.wake)));
-    let rows: Vec<_> = rows.collect::<Result<_, StoreError>>().map_err(|error| Failure::Other(error.into()))?;
+    let rows: Vec<_> =
+        rows.collect::<Result<_, StoreError>>().map_err(|error| Failure::Other(error.into()))?;
     Ok(outcomes(items, firsts, rows))
 }
 

@@ -54,6 +54,7 @@ statements!(
     reclaim,
     redrive,
     remove_policy,
+    reset_rates,
     resume,
     retry_later,
     set_policy,

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 use leasehold_core::{
-    Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict, backend,
+    Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
+    backend,
 };
 
 use crate::error::{Effect, Failure};
@@ -21,7 +22,12 @@ impl TxStore<AsyncPgConnection> for PgStore {
         self.shared.enqueue_in(conn, jobs).await
     }
 
-    async fn settle_in(&self, conn: &mut AsyncPgConnection, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
+    async fn settle_in(
+        &self,
+        conn: &mut AsyncPgConnection,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
         in_transaction(conn, "settle_in")?;
         self.shared.settle_in(conn, receipt, verdict).await
     }
@@ -35,7 +41,11 @@ impl TxStore<AsyncPgConnection> for PgStore {
 /// The pooled connection, too: diesel-async's `transaction` hands that on.
 #[async_trait]
 impl TxStore<Object<AsyncPgConnection>> for PgStore {
-    async fn enqueue_in(&self, conn: &mut Object<AsyncPgConnection>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+    async fn enqueue_in(
+        &self,
+        conn: &mut Object<AsyncPgConnection>,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>> {
         self.enqueue_in(&mut **conn, jobs).await
     }
 
@@ -64,12 +74,17 @@ fn in_transaction(conn: &mut AsyncPgConnection, operation: &'static str) -> Resu
 }
 
 impl Shared {
-    pub(crate) async fn enqueue_in<S: Session>(&self, session: &mut S, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+    pub(crate) async fn enqueue_in<S: Session>(
+        &self,
+        session: &mut S,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.capabilities)?;
         if jobs.is_empty() {
             return Ok(Vec::new()); // I2
         }
-        let answers = enqueue::enqueue_in(session, &self.sql, jobs).await.map_err(rolled_back("enqueue_in"))?;
+        let answers =
+            enqueue::enqueue_in(session, &self.sql, jobs).await.map_err(rolled_back("enqueue_in"))?;
         let queues = jobs.iter().map(|job| job.queue().as_str());
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("enqueue_in"))?;
         Ok(answers)
@@ -83,7 +98,8 @@ impl Shared {
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.capabilities)?;
         let items = [(*receipt, verdict)];
-        let settling = settle::settle_any(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
+        let settling =
+            settle::settle_any(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
         let queues = settling.wake.iter().map(String::as_str);
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
         match settling.outcomes.into_iter().next() {

@@ -69,12 +69,12 @@ impl Hub {
         })
     }
 
-    pub(crate) fn mode(&self) -> WakeupMode {
-        self.mode
-    }
-
     /// A subscription. It ends when the stream is dropped.
-    pub(crate) async fn subscribe(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, queues: &Queues) -> Result<Wakeups> {
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        pool: &Pool<AsyncPgConnection>,
+        queues: &Queues,
+    ) -> Result<Wakeups> {
         if self.mode == WakeupMode::Notify {
             self.listen(pool).await?;
         }
@@ -158,11 +158,8 @@ impl Hub {
 
     /// A connection that listens. Not one of the pool's: it would never come back.
     async fn open(&self, pool: &Pool<AsyncPgConnection>) -> Result<AsyncPgConnection> {
-        let mut conn = pool
-            .manager()
-            .create()
-            .await
-            .map_err(|error| StoreError::unavailable("wakeups", error))?;
+        let mut conn =
+            pool.manager().create().await.map_err(|error| StoreError::unavailable("wakeups", error))?;
         let listen = format!("LISTEN {}", self.channel);
         let listening = conn.batch_execute(&listen).await.map_err(Failure::from);
         listening.map_err(|failure| failure.told("wakeups", Effect::Read))?;
@@ -189,7 +186,12 @@ async fn notify(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, sql: Arc<Statemen
     }
 }
 
-async fn send(hub: &Hub, pool: &Pool<AsyncPgConnection>, sql: &Statements, names: BTreeSet<String>) -> Result<()> {
+async fn send(
+    hub: &Hub,
+    pool: &Pool<AsyncPgConnection>,
+    sql: &Statements,
+    names: BTreeSet<String>,
+) -> Result<()> {
     let mut conn = pool.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
     let messages = messages(&hub.origin, names);
     let params = vec![hub.channel.as_str().into(), messages.iter().map(String::as_str).collect()];
@@ -241,7 +243,9 @@ async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
 fn concerns(name: &str, queues: &Queues) -> bool {
     match (name.parse(), queues) {
         (Ok(QueuePattern::Exact(queue)), queues) => queues.contains(&queue),
-        (Ok(QueuePattern::Prefix(prefix)), Queues::Named(names)) => names.iter().any(|name| prefix.matches(name)),
+        (Ok(QueuePattern::Prefix(prefix)), Queues::Named(names)) => {
+            names.iter().any(|name| prefix.matches(name))
+        }
         (Ok(QueuePattern::Prefix(prefix)), Queues::Matching(other)) => {
             prefix.as_str().starts_with(other.as_str()) || other.as_str().starts_with(prefix.as_str())
         }

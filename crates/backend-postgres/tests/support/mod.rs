@@ -80,7 +80,8 @@ impl Harness for Server {
     async fn destroy(&self, database: &Database) -> Result<(), BoxError> {
         database.handles.lock().unwrap().clear();
         let mut conn = database.home.pool().get().await?;
-        conn.batch_execute(&format!("SET lock_timeout = '10s'; DROP SCHEMA {} CASCADE", database.schema)).await?;
+        conn.batch_execute(&format!("SET lock_timeout = '10s'; DROP SCHEMA {} CASCADE", database.schema))
+            .await?;
         drop(conn);
         database.home.pool().close();
         Ok(())
