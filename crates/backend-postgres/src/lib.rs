@@ -30,6 +30,7 @@ mod session;
 mod settle;
 mod sql;
 mod statement;
+mod tls;
 mod tx;
 mod wake;
 
