@@ -20,13 +20,13 @@ checks! { "wake":
     a_wider_limit_wakes [W1] needs Wakeups, ConcurrencyLimit;
     an_ended_lease_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit;
     an_ended_lease_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
-    a_commit_wakes [W1] needs Wakeups, Transactions;
+    a_commit_wakes [W1] needs Wakeups, SharedWakeups, Transactions;
     another_handle_is_woken_too [W1] needs Wakeups, SharedWakeups;
     other_queues_do_not_wake [W2] needs Wakeups;
     every_wider_policy_wakes [W1] needs Wakeups, Policies, ConcurrencyLimit, RateLimit, Fifo;
     every_way_out_of_a_full_queue_wakes [W1] needs Wakeups, ConcurrencyLimit;
     a_first_job_that_goes_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
-    an_end_in_a_transaction_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit, Transactions;
+    an_end_in_a_transaction_wakes_a_full_queue [W1] needs Wakeups, SharedWakeups, ConcurrencyLimit, Transactions;
     a_batch_wakes_every_queue [W1] needs Wakeups;
     a_subscriber_is_woken_again_and_again [W1] needs Wakeups;
 }
@@ -295,7 +295,8 @@ async fn a_batch_wakes_every_queue(stage: Stage) -> Outcome {
     let names = ["a", "b", "c"];
     for what in ["settle", "release", "reclaim", "redrive", "commit"] {
         let stage = stage.fresh().await?;
-        if what == "commit" && !stage.store.capabilities().transactions {
+        let capabilities = stage.store.capabilities();
+        if what == "commit" && !(capabilities.transactions && capabilities.shared_wakeups) {
             continue;
         }
         let mut leased = Vec::new();

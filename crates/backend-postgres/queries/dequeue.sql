@@ -53,10 +53,14 @@ WITH RECURSIVE asked AS MATERIALIZED (
         LIMIT $3::integer
     ) c
 ), locked AS MATERIALIZED (
-    SELECT j.id, c.place, c.max_lease_us FROM candidate c JOIN {schema}.job_queue j ON j.id = c.id
-    WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
-    ORDER BY c.place LIMIT $2::integer -- D5, D6
-    FOR UPDATE OF j SKIP LOCKED -- D2
+    SELECT j.id, c.place, c.max_lease_us FROM (SELECT * FROM candidate ORDER BY place) c
+    CROSS JOIN LATERAL ( -- One by one, by id: never a join over the whole table.
+        SELECT j.id FROM {schema}.job_queue j
+        WHERE j.id = c.id
+          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+        FOR UPDATE SKIP LOCKED -- D2
+    ) j
+    LIMIT $2::integer -- D5, D6
 ), leased AS (
     UPDATE {schema}.job_queue j SET
         lease_until = statement_timestamp() + least($4::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6

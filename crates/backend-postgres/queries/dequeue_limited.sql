@@ -80,7 +80,8 @@ WITH RECURSIVE waiting (step, round, name) AS (
                       SELECT FROM {schema}.job_queue j
                       WHERE j.queue_name = a.name AND j.priority = v.priority
                         AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-                        AND j.available_at <= statement_timestamp() LIMIT 1) x
+                        AND j.available_at <= statement_timestamp()
+                      ORDER BY j.available_at LIMIT 1) x
               ) END
         LIMIT CASE WHEN $1::text[] IS NULL THEN $5::integer END
     ) o
@@ -125,10 +126,14 @@ WITH RECURSIVE waiting (step, round, name) AS (
                  c.priority DESC, c.available_at, c.id) AS place -- D6
     FROM candidate c
 ), locked AS MATERIALIZED (
-    SELECT j.id, p.place, p.name, p.max_lease_us FROM picked p JOIN {schema}.job_queue j ON j.id = p.id
-    WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
-    ORDER BY p.place LIMIT $5::integer -- D5
-    FOR UPDATE OF j SKIP LOCKED -- D2
+    SELECT j.id, p.place, p.name, p.max_lease_us FROM (SELECT * FROM picked ORDER BY place) p
+    CROSS JOIN LATERAL (
+        SELECT j.id FROM {schema}.job_queue j
+        WHERE j.id = p.id
+          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+        FOR UPDATE SKIP LOCKED -- D2
+    ) j
+    LIMIT $5::integer -- D5
 ), leased AS (
     UPDATE {schema}.job_queue j SET
         lease_until = statement_timestamp() + least($6::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6

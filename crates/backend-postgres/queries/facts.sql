@@ -16,8 +16,9 @@ SELECT q.name, statement_timestamp() AS now,
         WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_lease_until,
        (SELECT min(j.id) FROM {schema}.job_queue j
         WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_leased_id,
-       EXISTS (SELECT FROM {schema}.job_queue j
-               WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts >= j.max_attempts) AS exhausted,
+       coalesce((SELECT true FROM {schema}.job_queue j
+                 WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts >= j.max_attempts
+                 ORDER BY j.id LIMIT 1), false) AS exhausted,
        head.id AS first_id, head.available_at AS first_id_available_at, head.waits AS first_id_waits,
        waiting.available_at AS first_available_at,
        ready.id AS first_ready_id,

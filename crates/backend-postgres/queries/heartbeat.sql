@@ -2,9 +2,12 @@
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i (id, epoch, ord)
 ), held AS MATERIALIZED (
-    SELECT j.id, j.queue_name, i.ord FROM item i JOIN {schema}.job_queue j ON j.id = i.id
-    WHERE j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp() -- H3, H4
-    FOR UPDATE OF j SKIP LOCKED
+    SELECT j.id, j.queue_name, i.ord FROM item i
+    CROSS JOIN LATERAL (
+        SELECT j.id, j.queue_name FROM {schema}.job_queue j
+        WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp() -- H3, H4
+        FOR UPDATE SKIP LOCKED
+    ) j
 ), policy AS MATERIALIZED (
     SELECT q.queue_name, p.max_lease_us
     FROM (SELECT DISTINCT queue_name FROM held WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) q

@@ -15,7 +15,7 @@ WITH RECURSIVE leasing (name) AS (
 ), exhausted AS MATERIALIZED (
     SELECT j.id, NULL::text AS locked_by FROM {schema}.job_queue j
     WHERE j.lease_until IS NULL AND j.attempts >= j.max_attempts
-    LIMIT $1::integer FOR UPDATE SKIP LOCKED
+    ORDER BY j.queue_name, j.id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 ), due AS MATERIALIZED (
     SELECT * FROM expired UNION ALL SELECT * FROM exhausted LIMIT $1::integer
 ), requeued AS (

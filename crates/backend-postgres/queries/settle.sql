@@ -4,7 +4,7 @@ WITH item AS MATERIALIZED (
     WITH ORDINALITY AS i (id, epoch, document, verdict, delay_us, spread, ord)
 ), finished AS (
     DELETE FROM {schema}.job_queue j USING item i
-    WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
       AND (i.verdict IN (0, 3, 4) OR i.verdict = 1 AND j.attempts >= j.max_attempts) -- S6
     RETURNING j.*, i.ord, i.document,
         CASE i.verdict WHEN 0 THEN 'completed' WHEN 4 THEN 'discarded' ELSE 'dead_letter' END AS status_final
@@ -24,7 +24,7 @@ WITH item AS MATERIALIZED (
             timestamptz '9999-12-31 23:59:59.999999+00'),
         updated_at = statement_timestamp()
     FROM item i
-    WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
       AND (i.verdict = 2 OR i.verdict = 1 AND j.attempts < j.max_attempts)
     RETURNING j.queue_name, j.available_at, i.ord, i.verdict
 ), policy AS MATERIALIZED (

@@ -10,6 +10,7 @@ use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
 use crate::migrate;
+use crate::positions::Remember;
 use crate::schema::Schema;
 use crate::sql::Statements;
 use crate::wake::{Hub, WakeupMode};
@@ -24,6 +25,7 @@ pub struct PgStoreBuilder {
     pool_wait: Duration,
     payload_limit: usize,
     wakeups: WakeupMode,
+    remember: Remember,
 }
 
 impl PgStoreBuilder {
@@ -34,6 +36,7 @@ impl PgStoreBuilder {
             pool_wait: Duration::from_secs(10),
             payload_limit: limits::PAYLOAD_BYTES,
             wakeups: WakeupMode::default(),
+            remember: Remember::default(),
         }
     }
 
@@ -71,6 +74,11 @@ impl PgStoreBuilder {
         Self { wakeups: mode, ..self }
     }
 
+    /// Whether claims remember where they left off.
+    pub fn remember(self, remember: Remember) -> Self {
+        Self { remember, ..self }
+    }
+
     /// Connects to the server at `url`. See [`PgStore::connect`].
     ///
     /// # Errors
@@ -103,7 +111,7 @@ impl PgStoreBuilder {
                 pool,
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups),
-                memory: Memory::default(),
+                memory: Memory::new(self.remember),
                 capabilities,
                 settings: self.clone(),
                 schema: self.schema,

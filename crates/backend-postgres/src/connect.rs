@@ -25,8 +25,11 @@ use crate::tls::{Handshake, Mode, TlsStream};
 
 type Link = (Client, Connection<Socket, TlsStream>);
 
-/// Plans are made for the values at hand: a plan cached on an empty queue would still be used on a full one.
-const SESSION: &str = "SET plan_cache_mode = force_custom_plan";
+/// Plans are made for the values at hand: a plan cached on an empty queue would still be used on a full one. And they walk
+/// the indexes in order, which is always right for a queue: a queue that has just filled up has no statistics yet, and
+/// without them the planner would gather the whole backlog and sort it.
+pub(crate) const SESSION: &str = "\
+    SET plan_cache_mode = force_custom_plan; SET enable_bitmapscan = off; SET enable_sort = off";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.

@@ -12,7 +12,7 @@ use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Queues};
 
 use crate::enqueue::micros;
 use crate::error::Failure;
-use crate::positions::{Claim, Floors, Positions};
+use crate::positions::{Claim, Floors, Positions, Remember};
 use crate::row::{JobRow, JobSql, readable};
 use crate::selection::Selection;
 use crate::session::Session;
@@ -29,7 +29,6 @@ const BELIEVED: Duration = Duration::from_secs(1);
 const TURNS: usize = 1024;
 
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
-#[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) positions: Positions,
     /// Which queue of each prefix was served last (D11).
@@ -39,6 +38,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    pub(crate) fn new(remember: Remember) -> Self {
+        Self { positions: Positions::new(remember), turns: Mutex::default(), limits: Mutex::default() }
+    }
+
     /// Whether it is worth to try the claim for queues without limits first.
     fn may_be_unlimited(&self, names: &[QueueName]) -> bool {
         let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);

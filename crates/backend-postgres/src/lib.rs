@@ -53,6 +53,7 @@ pub use crate::builder::PgStoreBuilder;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
+pub use crate::positions::Remember;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 use crate::wake::Hub;

@@ -46,9 +46,23 @@ const KEPT: usize = 10_000;
 /// A place in the index of one queue and priority: `available_at` in microseconds since 1970, and id.
 type Place = (i64, i64);
 
+/// Whether claims remember where they left off, so that dead rows cost them nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Remember {
+    /// While claims are slow without it: when somebody holds an old snapshot open, mostly.
+    #[default]
+    WhenSlow,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// The floors of one store.
-#[derive(Default)]
-pub(crate) struct Positions(Mutex<State>);
+pub(crate) struct Positions {
+    remember: Remember,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
@@ -90,9 +104,13 @@ pub(crate) struct Floors {
 }
 
 impl Positions {
+    pub(crate) fn new(remember: Remember) -> Self {
+        Self { remember, state: Mutex::default() }
+    }
+
     /// The floors for a claim from these queues; none if it is to look from the beginning.
     pub(crate) fn floors(&self, queues: &[QueueName]) -> Floors {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if !state.needed || state.next_sweep.is_none_or(|next| next <= now) {
             // Another claim need not do the same until this one has said how long it took.
@@ -115,9 +133,9 @@ impl Positions {
         jobs: &[Job],
         limit: usize,
     ) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if floors.swept {
-            state.judge(claim);
+            state.judge(claim, self.remember);
             if jobs.iter().any(|job| state.is_below(job)) {
                 state.forget();
             }
@@ -139,7 +157,7 @@ impl Positions {
 
     /// Forgets everything.
     pub(crate) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
     }
 }
 
@@ -150,8 +168,12 @@ impl State {
     }
 
     /// Decides whether floors are needed, and when to look from the beginning again.
-    fn judge(&mut self, claim: &Claim) {
-        self.needed = claim.search_us > 1000 + 10 * claim.candidates;
+    fn judge(&mut self, claim: &Claim, remember: Remember) {
+        self.needed = match remember {
+            Remember::WhenSlow => claim.search_us > 1000 + 10 * claim.candidates,
+            Remember::Always => true,
+            Remember::Never => false,
+        };
         if !self.needed {
             self.forget();
         }

@@ -3,9 +3,6 @@
 
 mod support;
 
-use leasehold_postgres::WakeupMode;
-
 fn main() {
-    let url = support::url("LEASEHOLD_TEST_POSTGRES_URL");
-    leasehold_conformance::main(support::Server { name: "postgres", url, wakeups: WakeupMode::Notify });
+    leasehold_conformance::main(support::Server::direct("postgres 15", "LEASEHOLD_TEST_POSTGRES_URL"));
 }

@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Its [`wakeups`](crate::Store::wakeups) fire.
     pub wakeups: bool,
-    /// They fire for what other handles do, too. Without it, hints stay within the handle, and other processes find work
+    /// They fire for what other handles do, too, and for the commit of a user's transaction. Without it, hints stay within the handle, and other processes find work
     /// by polling.
     pub shared_wakeups: bool,
     /// Its [`subscribe`](crate::Store::subscribe) tells events.

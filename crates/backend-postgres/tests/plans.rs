@@ -1,0 +1,210 @@
+//! What the server does for a claim among a million jobs: no walk over the table, no sort of the backlog, and a bounded
+//! number of pages for each job, whatever the table's statistics say.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+mod support;
+
+use diesel::sql_types::Text;
+use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use leasehold_postgres::{PgStore, Schema};
+use serde_json::Value;
+
+const DEQUEUE: &str = include_str!("../queries/dequeue.sql");
+const DEQUEUE_LIMITED: &str = include_str!("../queries/dequeue_limited.sql");
+const SETTLE_DONE: &str = include_str!("../queries/settle_done.sql");
+const SETTLE: &str = include_str!("../queries/settle.sql");
+const HEARTBEAT: &str = include_str!("../queries/heartbeat.sql");
+const RECLAIM: &str = include_str!("../queries/reclaim.sql");
+const FACTS: &str = include_str!("../queries/facts.sql");
+
+const JOBS: u32 = 1_000_000;
+/// How many jobs a claim asks for, and how many more it looks at.
+const LIMIT: u64 = 100;
+const WINDOW: u64 = 150;
+
+/// A million rows in a schema of their own, with statistics from before they came: the planner believes in an empty table.
+struct Scene {
+    conn: AsyncPgConnection,
+    schema: Schema,
+}
+
+impl Scene {
+    /// Fills the queue with `JOBS` rows, of which row `n` has these values of queue, priority and available_at.
+    async fn with(queue: &str, priority: &str, available_at: &str) -> Self {
+        let url = support::url("LEASEHOLD_TEST_POSTGRES_URL");
+        let schema = support::fresh_schema();
+        let store = PgStore::builder().schema(schema.clone()).connect(&url).await.unwrap();
+        store.migrate().await.unwrap();
+        let mut conn =
+            diesel_async::pooled_connection::deadpool::Object::take(store.pool().get().await.unwrap());
+        conn.batch_execute(&format!(
+            "ALTER TABLE {schema}.job_queue SET (autovacuum_enabled = off);
+             ANALYZE {schema}.job_queue;
+             INSERT INTO {schema}.job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at,
+                                             created_at, updated_at)
+             SELECT {queue}, 'work', {priority}, '{{\"n\":1}}', '{{}}', 5, {available_at}, now(), now()
+             FROM generate_series(1, {JOBS}) n"
+        ))
+        .await
+        .unwrap();
+        Self { conn, schema }
+    }
+
+    async fn analyze(&mut self) {
+        self.conn.batch_execute(&format!("ANALYZE {}.job_queue", self.schema)).await.unwrap();
+    }
+
+    /// What the server did for the statement, which is then undone.
+    async fn plan(&mut self, text: &str, arguments: &str) -> Plan {
+        #[derive(diesel::QueryableByName)]
+        struct Line {
+            #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
+            line: String,
+        }
+        let text = text.replace("{schema}", &format!("\"{}\"", self.schema));
+        self.conn.batch_execute(&format!("DEALLOCATE ALL; PREPARE asked AS {text}; BEGIN")).await.unwrap();
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE asked({arguments})");
+        let shown: Vec<Line> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
+        self.conn.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked({arguments})");
+        let json: Vec<Json> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
+        self.conn.batch_execute("ROLLBACK").await.unwrap();
+        let json: Value = json[0].plan.clone();
+        let text = shown.into_iter().map(|line| line.line).collect::<Vec<_>>().join("\n");
+        Plan { root: json[0]["Plan"].clone(), text }
+    }
+
+    async fn claim(&mut self, queues: &str) -> Plan {
+        let none = "'{}', '{}', '{}', '{}'";
+        self.plan(DEQUEUE, &format!("{queues}, {LIMIT}, {WINDOW}, 60000000, 'w', {none}")).await
+    }
+
+    async fn claim_matching(&mut self) -> Plan {
+        self.plan(DEQUEUE_LIMITED, &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w'")).await
+    }
+
+    /// Makes the first jobs leased, some of them for a time that has passed.
+    async fn lease(&mut self) {
+        let schema = &self.schema;
+        let lease = format!(
+            "UPDATE {schema}.job_queue SET locked_by = 'w', attempts = 1, lease_epoch = 1,
+                 lease_until = now() + CASE WHEN id % 2 = 0 THEN interval '1 hour' ELSE interval '-1 hour' END
+             WHERE id <= 200"
+        );
+        self.conn.batch_execute(&lease).await.unwrap();
+    }
+
+    async fn end(mut self) {
+        self.conn.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).await.unwrap();
+    }
+}
+
+#[derive(diesel::QueryableByName)]
+struct Json {
+    #[diesel(sql_type = diesel::sql_types::Json, column_name = "QUERY PLAN")]
+    plan: Value,
+}
+
+struct Plan {
+    root: Value,
+    text: String,
+}
+
+impl Plan {
+    /// Looks at every node.
+    fn each(&self, look: &mut impl FnMut(&Value)) {
+        fn walk(node: &Value, look: &mut impl FnMut(&Value)) {
+            look(node);
+            node["Plans"].as_array().into_iter().flatten().for_each(|node| walk(node, look));
+        }
+        walk(&self.root, look);
+    }
+
+    fn pages(&self) -> u64 {
+        let pages = |name| self.root[name].as_u64().unwrap_or(0);
+        pages("Shared Hit Blocks") + pages("Shared Read Blocks")
+    }
+
+    /// No walk over the table of jobs, no sort of more rows than were looked at, few pages.
+    fn is_bounded(&self, what: &str, pages: u64) {
+        self.each(&mut |node| {
+            let kind = node["Node Type"].as_str().unwrap_or_default();
+            let walks = kind == "Seq Scan" && node["Relation Name"] == "job_queue";
+            assert!(!walks, "{what}: a sequential scan\n{}", self.text);
+            let rows = node["Actual Rows"].as_f64().unwrap_or(0.0);
+            let sorts = kind.contains("Sort") || kind.contains("Aggregate") || kind == "Hash";
+            assert!(!sorts || rows <= 20.0 * WINDOW as f64, "{what}: {kind} of {rows} rows\n{}", self.text);
+            let read = rows + node["Rows Removed by Filter"].as_f64().unwrap_or(0.0);
+            assert!(read <= 50.0 * WINDOW as f64, "{what}: {kind} reads {read} rows\n{}", self.text);
+        });
+        assert!(self.pages() <= pages, "{what}: {} pages, at most {pages}\n{}", self.pages(), self.text);
+    }
+}
+
+/// Pages for a claim of `LIMIT` jobs: what finding, locking and updating a row costs in the table and its indexes.
+const CLAIM: u64 = 45 * LIMIT;
+
+async fn claims_are_bounded(mut scene: Scene, queues: &str, what: &str, pages: u64) {
+    for statistics in ["old statistics", "new statistics"] {
+        let plan = scene.claim(queues).await;
+        plan.is_bounded(&format!("{what}, {statistics}"), pages);
+        let plan = scene.claim_matching().await;
+        plan.is_bounded(&format!("{what} by prefix, {statistics}"), 2 * pages);
+        scene.analyze().await;
+    }
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_ready_jobs() {
+    let scene = Scene::with("'q'", "0", "now() - n * interval '1 ms'").await;
+    claims_are_bounded(scene, "'{q}'", "a million ready jobs", CLAIM).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_jobs_of_a_later_time_and_a_higher_priority() {
+    let later = "now() + CASE WHEN n % 100 = 0 THEN interval '-1 hour' ELSE n * interval '1 second' + interval '1 hour' END";
+    let scene = Scene::with("'q'", "CASE WHEN n % 100 = 0 THEN 0 ELSE 9 END", later).await;
+    claims_are_bounded(scene, "'{q}'", "a million scheduled jobs", CLAIM).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_priorities() {
+    let scene = Scene::with("'q'", "n % 100", "now() - n * interval '1 ms'").await;
+    claims_are_bounded(scene, "'{q}'", "a hundred priorities", CLAIM).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_queues() {
+    let scene = Scene::with("'q' || n % 50", "n / 50 % 3", "now() - n * interval '1 ms'").await;
+    let queues: Vec<String> = (0..50).map(|queue| format!("q{queue}")).collect();
+    // Each queue is asked for a whole window before they are merged.
+    claims_are_bounded(scene, &format!("'{{{}}}'", queues.join(",")), "fifty queues", 50 * WINDOW + CLAIM)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verdicts_heartbeats_reclaims_and_looks() {
+    let mut scene = Scene::with("'q'", "n % 10", "now() - n * interval '1 ms'").await;
+    scene.lease().await;
+    let all = |value: &dyn Fn(u32) -> String| {
+        format!("'{{{}}}'", (1..=100).map(value).collect::<Vec<_>>().join(","))
+    };
+    let ids = all(&|n| (2 * n).to_string());
+    let [ones, nulls, none, half] = ["1", "\"null\"", "NULL", "0.5"].map(|value| all(&|_| value.to_owned()));
+    for statistics in ["old", "new"] {
+        let what = |what: &str| format!("{what}, {statistics} statistics");
+        let plan = scene.plan(SETTLE_DONE, &format!("{ids}, {ones}, {nulls}")).await;
+        plan.is_bounded(&what("settle done"), 30 * LIMIT);
+        let plan = scene.plan(SETTLE, &format!("{ids}, {ones}, {nulls}, {ones}, {none}, {half}")).await;
+        plan.is_bounded(&what("settle retry"), 60 * LIMIT);
+        let plan = scene.plan(HEARTBEAT, &format!("{ids}, {ones}, 60000000")).await;
+        plan.is_bounded(&what("heartbeat"), 45 * LIMIT);
+        let plan = scene.plan(RECLAIM, "100").await;
+        plan.is_bounded(&what("reclaim"), 60 * LIMIT);
+        let plan = scene.plan(FACTS, "'{q}', NULL, NULL").await;
+        plan.is_bounded(&what("facts"), 30 * LIMIT);
+        scene.analyze().await;
+    }
+    scene.end().await;
+}
