@@ -46,7 +46,7 @@ impl PgStoreBuilder {
     }
 
     /// How many connections there may be at once: 10 if nothing is said, 1 at least. Whoever listens for wake-ups has one
-    /// more.
+    /// more, and [`PgStore::pool`] has as many of its own.
     pub fn pool_size(self, connections: usize) -> Self {
         Self { pool_size: connections.max(1), ..self }
     }
@@ -85,8 +85,9 @@ impl PgStoreBuilder {
     /// As [`PgStore::connect`].
     pub async fn connect(self, url: &str) -> Result<PgStore> {
         let connector = Connector::parse(url)?;
-        let pool = connect::pool(&connector, self.pool_size, self.pool_wait)?;
-        let store = self.build(pool, Some(connector));
+        let pool = self.pool(&connector, self.pool_size)?;
+        let plain = connect::pool(&connector, self.pool_size, self.pool_wait)?;
+        let store = self.build(pool, plain, Some(connector));
         let mut conn = store.shared.connection("connect").await?;
         migrate::check_version(&mut conn, &store.shared.schema).await?;
         drop(conn);
@@ -94,12 +95,25 @@ impl PgStoreBuilder {
     }
 
     /// Works on connections of a pool that is there already. Give it `RecyclingMethod::Fast`: a ping before each statement
-    /// would double the cost of small ones.
+    /// would double the cost of small ones. If nobody else works on it, say [`PgStore::SETTINGS`] on each connection.
     pub fn from_pool(self, pool: Pool<AsyncPgConnection>) -> PgStore {
-        self.build(pool, None)
+        self.build(pool.clone(), pool, None)
     }
 
-    fn build(self, pool: Pool<AsyncPgConnection>, connector: Option<Connector>) -> PgStore {
+    /// A pool for the store's own statements. Behind PgBouncer nothing is set: it would come to others there.
+    fn pool(&self, connector: &Connector, size: usize) -> Result<Pool<AsyncPgConnection>> {
+        match self.wakeups {
+            WakeupMode::Notify => connect::pool(&connector.tuned(), size, self.pool_wait),
+            WakeupMode::Local => connect::pool(connector, size, self.pool_wait),
+        }
+    }
+
+    fn build(
+        self,
+        pool: Pool<AsyncPgConnection>,
+        plain: Pool<AsyncPgConnection>,
+        connector: Option<Connector>,
+    ) -> PgStore {
         let capabilities = Capabilities {
             shared_wakeups: self.wakeups == WakeupMode::Notify,
             events: false,
@@ -109,6 +123,7 @@ impl PgStoreBuilder {
         PgStore {
             shared: Arc::new(Shared {
                 pool,
+                plain,
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups),
                 memory: Memory::new(self.remember),
@@ -122,7 +137,7 @@ impl PgStoreBuilder {
 
     /// One more store like this one, with two connections of its own.
     pub(crate) fn small(&self, connector: &Connector) -> Result<PgStore> {
-        let pool = connect::pool(connector, 2, self.pool_wait)?;
-        Ok(self.clone().build(pool, Some(connector.clone())))
+        let pool = self.pool(connector, 2)?;
+        Ok(self.clone().build(pool.clone(), pool, Some(connector.clone())))
     }
 }

@@ -27,9 +27,10 @@ type Link = (Client, Connection<Socket, TlsStream>);
 
 /// Plans are made for the values at hand: a plan cached on an empty queue would still be used on a full one. And they walk
 /// the indexes in order, which is always right for a queue: a queue that has just filled up has no statistics yet, and
-/// without them the planner would gather the whole backlog and sort it.
-pub(crate) const SESSION: &str = "\
-    SET plan_cache_mode = force_custom_plan; SET enable_bitmapscan = off; SET enable_sort = off";
+/// without them the planner would gather the whole backlog and sort it. A sort that must be looks costly then, which is no
+/// reason to compile the plan to machine code: that takes seconds.
+pub(crate) const SETTINGS: &str = "\
+    SET plan_cache_mode = force_custom_plan; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.
@@ -39,7 +40,11 @@ const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Where the server is and how to reach it. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Connector(Arc<Inner>);
+pub(crate) struct Connector {
+    inner: Arc<Inner>,
+    /// What is said first on each connection.
+    settings: &'static str,
+}
 
 struct Inner {
     config: Config,
@@ -71,7 +76,12 @@ impl Connector {
         config.ssl_mode(ssl_mode(mode));
         set_defaults(&mut config);
         let (tls, warned) = (MakeRustlsConnect::new(client), AtomicBool::new(false));
-        Ok(Self(Arc::new(Inner { config, mode, tls, warned })))
+        Ok(Self { inner: Arc::new(Inner { config, mode, tls, warned }), settings: "" })
+    }
+
+    /// The same server, by connections on which only the store's own statements are run.
+    pub(crate) fn tuned(&self) -> Self {
+        Self { settings: SETTINGS, ..self.clone() }
     }
 
     /// One connection for diesel, with the session's settings made. Its traffic is driven by a task on the current
@@ -94,21 +104,24 @@ impl Connector {
 
     /// How long opening a connection may take in all: `connect_timeout` for each of the hosts.
     pub(crate) fn patience(&self) -> Duration {
-        let hosts = u32::try_from(self.0.config.get_hosts().len()).unwrap_or(u32::MAX);
-        let each = self.0.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let hosts = u32::try_from(self.inner.config.get_hosts().len()).unwrap_or(u32::MAX);
+        let each = self.inner.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         each.saturating_mul(hosts)
     }
 
     async fn open_unbounded(&self) -> ConnectionResult<AsyncPgConnection> {
         let (client, connection) = self.connect().await.map_err(|error| bad_connection(&error))?;
         let mut opened = AsyncPgConnection::try_from_client_and_connection(client, connection).await?;
-        opened.batch_execute(SESSION).await.map_err(ConnectionError::CouldntSetupConfiguration)?;
+        if !self.settings.is_empty() {
+            let made = opened.batch_execute(self.settings).await;
+            made.map_err(ConnectionError::CouldntSetupConfiguration)?;
+        }
         Ok(opened)
     }
 
     async fn connect(&self) -> Result<Link, tokio_postgres::Error> {
-        let handshake = Handshake::new(self.0.tls.clone());
-        let link = match self.0.config.connect(handshake.clone()).await {
+        let handshake = Handshake::new(self.inner.tls.clone());
+        let link = match self.inner.config.connect(handshake.clone()).await {
             Err(error) if self.falls_back(&handshake, &error) => self.connect_plain(&handshake).await,
             link => link,
         }?;
@@ -119,7 +132,7 @@ impl Connector {
     }
 
     async fn connect_plain(&self, handshake: &Handshake) -> Result<Link, tokio_postgres::Error> {
-        let mut config = self.0.config.clone();
+        let mut config = self.inner.config.clone();
         config.ssl_mode(SslMode::Disable).connect(handshake.clone()).await
     }
 
@@ -127,13 +140,13 @@ impl Connector {
     /// user only without it. A wrong password is no reason: it would only travel once more, in the open.
     fn falls_back(&self, handshake: &Handshake, error: &tokio_postgres::Error) -> bool {
         let refused = error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-        let prefers = self.0.config.get_ssl_mode() == SslMode::Prefer;
+        let prefers = self.inner.config.get_ssl_mode() == SslMode::Prefer;
         prefers && (handshake.has_failed() || (handshake.is_done() && refused))
     }
 
     fn warn_of_plaintext(&self, host: &str) {
-        if !is_local(&self.0.config, host) && !self.0.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(host, sslmode = %self.0.mode, "the connection to Postgres is not encrypted");
+        if !is_local(&self.inner.config, host) && !self.inner.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(host, sslmode = %self.inner.mode, "the connection to Postgres is not encrypted");
         }
     }
 }
@@ -141,13 +154,13 @@ impl Connector {
 /// Without the password, and without `options`, in which anything may stand.
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = &self.0.config;
+        let config = &self.inner.config;
         f.debug_struct("Connector")
             .field("hosts", &config.get_hosts())
             .field("ports", &config.get_ports())
             .field("user", &config.get_user())
             .field("database", &config.get_dbname())
-            .field("sslmode", &self.0.mode)
+            .field("sslmode", &self.inner.mode)
             .finish_non_exhaustive()
     }
 }

@@ -67,7 +67,10 @@ pub struct PgStore {
 
 /// What the handles share.
 pub(crate) struct Shared {
+    /// For the store's own statements.
     pool: Pool<AsyncPgConnection>,
+    /// For the transactions of users.
+    plain: Pool<AsyncPgConnection>,
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     memory: Memory,
@@ -78,6 +81,13 @@ pub(crate) struct Shared {
 }
 
 impl PgStore {
+    /// What the store says on each of its own connections. Its statements are planned for the values at hand, walk the
+    /// indexes in order, and are not compiled. Other people's statements are better off without.
+    ///
+    /// Behind PgBouncer it is not said, since there it would come to others. Give the store a role of its own there, and
+    /// the role these settings (`ALTER ROLE jobs SET jit = off`, and so on).
+    pub const SETTINGS: &str = connect::SETTINGS;
+
     /// Connects to the server at `url`, with ten connections at most and the tables in the schema `leasehold`.
     ///
     /// # Errors
@@ -112,9 +122,10 @@ impl PgStore {
         migrate::script(schema)
     }
 
-    /// The pool of connections, for the transactions of your own.
+    /// A pool of connections to the same database, for transactions of your own. It is another than the store's own pool,
+    /// unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncPgConnection> {
-        &self.shared.pool
+        &self.shared.plain
     }
 
     /// Forgets where claims left off. Call it after changing rows by hand, if a second is too long to wait: by then it

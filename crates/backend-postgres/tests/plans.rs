@@ -37,6 +37,7 @@ impl Scene {
         store.migrate().await.unwrap();
         let mut conn =
             diesel_async::pooled_connection::deadpool::Object::take(store.pool().get().await.unwrap());
+        conn.batch_execute(PgStore::SETTINGS).await.unwrap();
         conn.batch_execute(&format!(
             "ALTER TABLE {schema}.job_queue SET (autovacuum_enabled = off);
              ANALYZE {schema}.job_queue;

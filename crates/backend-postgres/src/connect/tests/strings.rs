@@ -27,29 +27,30 @@ fn a_url_and_pairs_say_the_same() {
     let pairs = parse(
         r"user=ann password=s@crt  host = db.example port=6000 sslmode='require' dbname=jobs application_name=x",
     );
-    assert_eq!(url.0.config, pairs.0.config);
-    assert_eq!((url.0.mode, pairs.0.mode), (Mode::Require, Mode::Require));
-    assert_eq!(url.0.config.get_password(), Some(b"s@crt".as_slice()));
-    assert_eq!(url.0.config.get_application_name(), Some("x"));
+    assert_eq!(url.inner.config, pairs.inner.config);
+    assert_eq!((url.inner.mode, pairs.inner.mode), (Mode::Require, Mode::Require));
+    assert_eq!(url.inner.config.get_password(), Some(b"s@crt".as_slice()));
+    assert_eq!(url.inner.config.get_application_name(), Some("x"));
 }
 
 #[test]
 fn quotes_and_escapes_are_those_of_libpq() {
-    let config = parse(r"host=h sslmode='dis\able' user='a \' b' password=c\ d").0.config.clone();
+    let config = parse(r"host=h sslmode='dis\able' user='a \' b' password=c\ d").inner.config.clone();
     assert_eq!(config.get_ssl_mode(), SslMode::Disable);
     assert_eq!((config.get_user(), config.get_password()), (Some("a ' b"), Some(b"c d".as_slice())));
 }
 
 #[test]
 fn defaults_are_set_where_nothing_is_said() {
-    let config = parse("host=h").0.config.clone();
+    let config = parse("host=h").inner.config.clone();
     assert_eq!(config.get_application_name(), Some("leasehold"));
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(10)));
     assert!(config.get_keepalives());
     assert_eq!(config.get_keepalives_idle(), Duration::from_secs(60));
     assert_eq!(config.get_ssl_mode(), SslMode::Prefer);
 
-    let config = parse("host=h connect_timeout=3 keepalives_idle=9 channel_binding=require").0.config.clone();
+    let config =
+        parse("host=h connect_timeout=3 keepalives_idle=9 channel_binding=require").inner.config.clone();
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
     assert_eq!(config.get_keepalives_idle(), Duration::from_secs(9));
     assert_eq!(config.get_channel_binding(), ChannelBinding::Require);
@@ -62,15 +63,15 @@ fn patience_grows_with_the_hosts() {
 
 #[test]
 fn a_socket_is_a_host() {
-    let config = parse("postgres://u@%2Frun%2Fpg/x?sslmode=verify-full&sslrootcert=").0.config.clone();
+    let config = parse("postgres://u@%2Frun%2Fpg/x?sslmode=verify-full&sslrootcert=").inner.config.clone();
     assert_eq!(config.get_hosts(), [Host::Unix(PathBuf::from("/run/pg"))]);
     assert_eq!(config.get_ssl_mode(), SslMode::Disable);
 }
 
 #[test]
 fn the_last_of_several_wins() {
-    assert_eq!(parse("host=h sslmode=require sslmode=disable").0.mode, Mode::Disable);
-    assert_eq!(parse("postgres://h/x?sslmode=require&sslm%6Fde=disable").0.mode, Mode::Disable);
+    assert_eq!(parse("host=h sslmode=require sslmode=disable").inner.mode, Mode::Disable);
+    assert_eq!(parse("postgres://h/x?sslmode=require&sslm%6Fde=disable").inner.mode, Mode::Disable);
 }
 
 #[test]
