@@ -58,6 +58,10 @@ impl From<DieselError> for Failure {
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 message if is_given_up(message) => Self::Again(error.into()),
+                message if message.contains("job_") && message.ends_with("does not exist") => {
+                    let message = format!("{message}: was PgStore::migrate run?");
+                    Self::Other(message.into())
+                }
                 _ => Self::Other(error.into()),
             },
             DieselError::BrokenTransactionManager => Self::Lost(error.into()),
