@@ -55,6 +55,7 @@ use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
 pub use crate::schema::Schema;
 use crate::sql::Statements;
+pub use crate::tx::TxError;
 use crate::wake::Hub;
 pub use crate::wake::WakeupMode;
 

@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(Schema::new(good).unwrap().as_str(), good);
         }
         for bad in ["", "2jobs", "my-jobs", "a\"b", "pg_jobs", "größe", &"a".repeat(64)] {
-            assert_eq!(Schema::new(bad).unwrap_err().field(), "schema", "{bad}");
+            assert_eq!(Schema::new(bad).unwrap_err().field, "schema", "{bad}");
         }
     }
 }
