@@ -85,9 +85,9 @@ impl PgStoreBuilder {
     /// As [`PgStore::connect`].
     pub async fn connect(self, url: &str) -> Result<PgStore> {
         let connector = Connector::parse(url)?;
-        let pool = self.pool(&connector, self.pool_size)?;
-        let plain = connect::pool(&connector, self.pool_size, self.pool_wait)?;
-        let store = self.build(pool, plain, Some(connector));
+        let own = self.own_pool(&connector, self.pool_size)?;
+        let pool = connect::pool(&connector, self.pool_size, self.pool_wait)?;
+        let store = self.build(own, pool, Some(connector));
         let mut conn = store.shared.connection("connect").await?;
         migrate::check_version(&mut conn, &store.shared.schema).await?;
         drop(conn);
@@ -101,7 +101,7 @@ impl PgStoreBuilder {
     }
 
     /// A pool for the store's own statements. Behind PgBouncer nothing is set: it would come to others there.
-    fn pool(&self, connector: &Connector, size: usize) -> Result<Pool<AsyncPgConnection>> {
+    fn own_pool(&self, connector: &Connector, size: usize) -> Result<Pool<AsyncPgConnection>> {
         match self.wakeups {
             WakeupMode::Notify => connect::pool(&connector.tuned(), size, self.pool_wait),
             WakeupMode::Local => connect::pool(connector, size, self.pool_wait),
@@ -110,8 +110,8 @@ impl PgStoreBuilder {
 
     fn build(
         self,
+        own: Pool<AsyncPgConnection>,
         pool: Pool<AsyncPgConnection>,
-        plain: Pool<AsyncPgConnection>,
         connector: Option<Connector>,
     ) -> PgStore {
         let capabilities = Capabilities {
@@ -122,8 +122,8 @@ impl PgStoreBuilder {
         };
         PgStore {
             shared: Arc::new(Shared {
+                own,
                 pool,
-                plain,
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups),
                 memory: Memory::new(self.remember),
@@ -137,7 +137,8 @@ impl PgStoreBuilder {
 
     /// One more store like this one, with two connections of its own.
     pub(crate) fn small(&self, connector: &Connector) -> Result<PgStore> {
-        let pool = self.pool(connector, 2)?;
-        Ok(self.clone().build(pool.clone(), pool, Some(connector.clone())))
+        let own = self.own_pool(connector, 2)?;
+        let pool = connect::pool(connector, 2, self.pool_wait)?;
+        Ok(self.clone().build(own, pool, Some(connector.clone())))
     }
 }

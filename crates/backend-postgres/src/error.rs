@@ -70,6 +70,54 @@ impl From<DieselError> for Failure {
     }
 }
 
+#[cfg(feature = "tokio-postgres")]
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.code().map(|state| state.code().to_owned()) {
+            Some(state) => Self::of_state(&state, error.into()),
+            None if error.is_closed() || is_broken(&error) => Self::Lost(error.into()),
+            None => Self::Other(error.into()),
+        }
+    }
+}
+
+/// Whether reading or writing has failed. What cannot be put into a message was never sent.
+#[cfg(feature = "tokio-postgres")]
+fn is_broken(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| cause.kind() != std::io::ErrorKind::InvalidInput)
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        use sqlx::Error::{Database, Io, PoolClosed, Protocol, Tls, WorkerCrashed};
+        match &error {
+            Database(answer) => {
+                let state = answer.code().unwrap_or_default().into_owned();
+                Self::of_state(&state, error.into())
+            }
+            Io(_) | Tls(_) | Protocol(_) | PoolClosed | WorkerCrashed => Self::Lost(error.into()),
+            _ => Self::Other(error.into()),
+        }
+    }
+}
+
+impl Failure {
+    /// What the server means by a SQLSTATE.
+    #[cfg(any(feature = "tokio-postgres", feature = "sqlx"))]
+    fn of_state(state: &str, error: BoxError) -> Self {
+        match state {
+            // Of a session that idled in its transaction for too long, too.
+            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => Self::Lost(error),
+            _ if state.starts_with("08") => Self::Lost(error),
+            "40001" | "40P01" | "55P03" | "57014" | "25006" => Self::Again(error),
+            "23505" => Self::Taken(error),
+            _ => Self::Other(error),
+        }
+    }
+}
+
 /// SQLSTATE class 57P0: the server, or somebody on it, has ended the session.
 fn is_end_of_session(message: &str) -> bool {
     ["terminating connection", "terminating background worker", "the database system is"]
@@ -82,4 +130,24 @@ fn is_given_up(message: &str) -> bool {
     ["deadlock detected", "canceling statement due to", "could not obtain lock"]
         .iter()
         .any(|words| message.starts_with(words))
+}
+
+#[cfg(all(test, any(feature = "tokio-postgres", feature = "sqlx")))]
+mod tests {
+    use super::Failure;
+
+    #[test]
+    fn a_sqlstate_says_what_the_caller_can_do() {
+        let of = |state| Failure::of_state(state, state.into());
+        for state in ["08006", "08P01", "57P01", "57P02", "57P03", "25P03"] {
+            assert!(matches!(of(state), Failure::Lost(_)), "{state}");
+        }
+        for state in ["40001", "40P01", "55P03", "57014", "25006"] {
+            assert!(matches!(of(state), Failure::Again(_)), "{state}");
+        }
+        assert!(matches!(of("23505"), Failure::Taken(_)));
+        for state in ["", "23503", "25P02", "42P01", "XX000"] {
+            assert!(matches!(of(state), Failure::Other(_)), "{state}");
+        }
+    }
 }

@@ -188,5 +188,5 @@ async fn facts(
     );
     let selection = Selection::of(queues);
     let params = vec![selection.names(), selection.from(), selection.to()];
-    Ok(Statement::<Row>::new(&sql.facts, params).rows(conn).await?)
+    Statement::<Row>::new(&sql.facts, params).rows(conn).await
 }

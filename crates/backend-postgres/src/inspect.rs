@@ -25,27 +25,20 @@ pub(crate) async fn now(conn: &mut AsyncPgConnection, sql: &Statements) -> Resul
     times.first().map(|time| time.or_epoch()).ok_or(Failure::Other("the server has no time".into()))
 }
 
-/// The job with this id, wherever it is (G1). A job that moves between the two looks is found by a third.
+/// The job with this id, wherever it is (G1).
 pub(crate) async fn get(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     id: JobId,
 ) -> Result<Option<Result<Record, StoreError>>, Failure> {
-    if let Some(job) = live(conn, sql, id).await? {
-        return Ok(Some(Job::try_from(job).map(Record::Live)));
-    }
-    let finished: Vec<FinishedRow> =
-        Statement::<FinishedSql>::new(&sql.finished_job, vec![id.get().into()]).rows(conn).await?;
-    if let Some(job) = finished.into_iter().next() {
-        return Ok(Some(FinishedJob::try_from(job).map(Record::Finished)));
-    }
-    let redriven = live(conn, sql, id).await?;
-    Ok(redriven.map(|job| Job::try_from(job).map(Record::Live)))
-}
-
-async fn live(conn: &mut AsyncPgConnection, sql: &Statements, id: JobId) -> Result<Option<JobRow>, Failure> {
-    let jobs: Vec<JobRow> = Statement::<JobSql>::new(&sql.job, vec![id.get().into()]).rows(conn).await?;
-    Ok(jobs.into_iter().next())
+    let params = vec![id.get().into()];
+    let rows: Vec<(Option<JobRow>, Option<FinishedRow>)> =
+        Statement::<(Nullable<JobSql>, Nullable<FinishedSql>)>::new(&sql.record, params).rows(conn).await?;
+    Ok(match rows.into_iter().next() {
+        Some((Some(live), _)) => Some(Job::try_from(live).map(Record::Live)),
+        Some((None, Some(finished))) => Some(FinishedJob::try_from(finished).map(Record::Finished)),
+        _ => None,
+    })
 }
 
 /// One page of live jobs (G2).
@@ -120,8 +113,8 @@ pub(crate) async fn receipts(
 ) -> Result<Vec<ReceiptStatus>, Failure> {
     type Row = (BigInt, Nullable<BigInt>, Nullable<Timestamptz>, Nullable<BigInt>, Nullable<Text>);
     let params = vec![receipts.iter().map(|receipt| receipt.job.get()).collect()];
-    let rows: Vec<(i64, Option<i64>, Option<Time>, Option<i64>, Option<String>)> =
-        Statement::<Row>::new(&sql.receipts, params).rows(conn).await?;
+    type Found = (i64, Option<i64>, Option<Time>, Option<i64>, Option<String>);
+    let rows: Vec<Found> = Statement::<Row>::new(&sql.receipts, params).rows(conn).await?;
     let mut worth = vec![ReceiptStatus::Gone; receipts.len()];
     for (place, live, until, finished, status) in rows {
         let Some(place) = usize::try_from(place - 1).ok().filter(|place| *place < worth.len()) else {

@@ -26,7 +26,7 @@ impl Shared {
 
     /// The same, as the pool has it.
     pub(crate) async fn lend(&self, operation: &'static str) -> Result<Object<AsyncPgConnection>> {
-        self.pool.get().await.map_err(|error| StoreError::unavailable(operation, error))
+        self.own.get().await.map_err(|error| StoreError::unavailable(operation, error))
     }
 }
 

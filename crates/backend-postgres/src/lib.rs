@@ -7,6 +7,37 @@
 //! Every operation is one statement, whatever the size of the batch (`queries/`, a file each), so it is one round trip, one
 //! snapshot and one transaction; a dropped future has done all or nothing, and never leaves a transaction open.
 //! Statements are prepared once per connection. Queues without a policy pay nothing for there being policies.
+//!
+//! # Transactions
+//!
+//! A job can be enqueued or settled in the transaction that writes your own rows: both are there, or neither. The
+//! store is a [`TxStore`](leasehold_core::TxStore) of the connection that the transaction is open on. If the lease was
+//! lost, [`ack_in`](leasehold_core::TxStore::ack_in) fails, and `?` rolls your rows back. [`TxError`] takes the errors of
+//! both sides.
+//!
+//! With diesel-async, on an `AsyncPgConnection` or one of a pool:
+//!
+//! ```no_run
+//! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
+//! use leasehold_core::{Job, Json, Settled, TxStore};
+//! use leasehold_postgres::{PgStore, TxError};
+//!
+//! async fn pay(store: &PgStore, conn: &mut AsyncPgConnection, job: &Job) -> Result<Settled, TxError> {
+//!     conn.transaction(async |conn| {
+//!         diesel::sql_query("INSERT INTO payment DEFAULT VALUES").execute(conn).await?;
+//!         Ok(store.ack_in(conn, &job.receipt(), Json::null()).await?)
+//!     })
+//!     .await
+//! }
+//! ```
+//!
+#![cfg_attr(feature = "tokio-postgres", doc = include_str!("tx/tokio_postgres.md"))]
+#![cfg_attr(feature = "sqlx", doc = include_str!("tx/sqlx.md"))]
+//! Features, none of them on by default: `tokio-postgres` for `tokio_postgres::Transaction`, `sqlx` for
+//! `sqlx::PgConnection` of sqlx 0.8. The store keeps its own pool in any case.
+//!
+//! A transaction has to be opened by the driver's own means: of a bare `BEGIN` neither diesel nor sqlx knows, and it is
+//! refused as [`NoTransaction`](leasehold_core::StoreError::NoTransaction).
 
 mod builder;
 mod connect;
@@ -56,6 +87,7 @@ use crate::error::Effect::{Read, Write};
 pub use crate::positions::Remember;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
+pub use crate::tx::TxError;
 use crate::wake::Hub;
 pub use crate::wake::WakeupMode;
 
@@ -68,9 +100,9 @@ pub struct PgStore {
 /// What the handles share.
 pub(crate) struct Shared {
     /// For the store's own statements.
-    pool: Pool<AsyncPgConnection>,
+    own: Pool<AsyncPgConnection>,
     /// For the transactions of users.
-    plain: Pool<AsyncPgConnection>,
+    pool: Pool<AsyncPgConnection>,
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     memory: Memory,
@@ -125,7 +157,7 @@ impl PgStore {
     /// A pool of connections to the same database, for transactions of your own. It is another than the store's own pool,
     /// unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncPgConnection> {
-        &self.shared.plain
+        &self.shared.pool
     }
 
     /// Forgets where claims left off. Call it after changing rows by hand, if a second is too long to wait: by then it
@@ -143,7 +175,7 @@ impl fmt::Debug for PgStore {
 
 impl Shared {
     fn wake<N: AsRef<str>>(&self, queues: impl IntoIterator<Item = N>) {
-        self.hub.wake(&self.pool, &self.sql, queues);
+        self.hub.wake(&self.own, &self.sql, queues);
     }
 }
 
@@ -326,6 +358,6 @@ impl Store for PgStore {
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
-        self.shared.hub.subscribe(&self.shared.pool, queues).await
+        self.shared.hub.subscribe(&self.shared.own, queues).await
     }
 }

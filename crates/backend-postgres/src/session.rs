@@ -3,6 +3,11 @@
 //! A user's transaction may run on diesel-async, tokio-postgres or sqlx. Those have nothing in common but the SQL, so each
 //! says here how to send a statement and read its rows, and the operations are written once on top of that.
 
+#[cfg(feature = "sqlx")]
+mod sqlx;
+#[cfg(feature = "tokio-postgres")]
+mod tokio_postgres;
+
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Bool, Nullable, Text, Timestamptz};

@@ -3,6 +3,12 @@
 //! The user opens, owns and commits the transaction; here it is only spoken on. An expected outcome is an answer of the
 //! statement, never an error of the server's, which would end the transaction.
 
+mod error;
+#[cfg(feature = "sqlx")]
+mod sqlx;
+#[cfg(feature = "tokio-postgres")]
+mod tokio_postgres;
+
 use async_trait::async_trait;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
@@ -13,6 +19,7 @@ use leasehold_core::{
 
 use crate::error::{Effect, Failure};
 use crate::session::Session;
+pub use crate::tx::error::TxError;
 use crate::{PgStore, Shared, enqueue, settle};
 
 #[async_trait]

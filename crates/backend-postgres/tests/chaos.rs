@@ -109,7 +109,7 @@ impl Factory {
         let jobs = self.store.dequeue(request).await?;
         if jobs.is_empty() {
             self.store.reclaim(BatchSize::new(100)?).await?;
-        } else if number % 2 == 0 {
+        } else if number.is_multiple_of(2) {
             let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
             let outcomes = self.store.settle(&items).await?;
             let settled = outcomes.iter().filter(|outcome| !outcome.is_lost()).count();

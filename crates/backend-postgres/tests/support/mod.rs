@@ -35,8 +35,8 @@ pub(crate) struct Server {
 
 /// One schema, and the handles on it.
 pub(crate) struct Database {
-    schema: Schema,
-    home: PgStore,
+    pub(crate) schema: Schema,
+    pub(crate) home: PgStore,
     handles: std::sync::Mutex<Vec<PgStore>>,
 }
 

@@ -1,0 +1,38 @@
+//! On a connection of sqlx's.
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, StoreError, TxStore, Verdict,
+};
+use sqlx::{Connection, PgConnection};
+
+use crate::PgStore;
+
+/// With the feature `sqlx`. Of a `sqlx::Transaction` give `&mut *tx`.
+#[async_trait]
+impl TxStore<PgConnection> for PgStore {
+    async fn enqueue_in(&self, conn: &mut PgConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        in_transaction(conn, "enqueue_in")?;
+        self.shared.enqueue_in(conn, jobs).await
+    }
+
+    async fn settle_in(
+        &self,
+        conn: &mut PgConnection,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
+        in_transaction(conn, "settle_in")?;
+        self.shared.settle_in(conn, receipt, verdict).await
+    }
+
+    async fn once_in(&self, conn: &mut PgConnection, key: &IdempotencyKey) -> Result<bool> {
+        in_transaction(conn, "once_in")?;
+        self.shared.once_in(conn, key).await
+    }
+}
+
+/// Refuses a connection on which sqlx has begun no transaction (T4).
+fn in_transaction(conn: &PgConnection, operation: &'static str) -> Result<()> {
+    if conn.is_in_transaction() { Ok(()) } else { Err(StoreError::no_transaction(operation)) }
+}

@@ -1,0 +1,28 @@
+//! On a transaction of tokio-postgres's. It is always open, so nothing is ever refused.
+
+use async_trait::async_trait;
+use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, TxStore, Verdict};
+use tokio_postgres::Transaction;
+
+use crate::PgStore;
+
+/// With the feature `tokio-postgres`.
+#[async_trait]
+impl<'t> TxStore<Transaction<'t>> for PgStore {
+    async fn enqueue_in(&self, tx: &mut Transaction<'t>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.shared.enqueue_in(tx, jobs).await
+    }
+
+    async fn settle_in(
+        &self,
+        tx: &mut Transaction<'t>,
+        receipt: &Receipt,
+        verdict: Verdict,
+    ) -> Result<Settled> {
+        self.shared.settle_in(tx, receipt, verdict).await
+    }
+
+    async fn once_in(&self, tx: &mut Transaction<'t>, key: &IdempotencyKey) -> Result<bool> {
+        self.shared.once_in(tx, key).await
+    }
+}
