@@ -14,7 +14,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{BoxError, Harness, Need, Transaction, run_checks};
 use leasehold_core::{Result, Store};
-use leasehold_postgres::WakeupMode;
 
 use support::{Database, Server};
 
@@ -29,8 +28,7 @@ fn transactions_conform_on_tokio_postgres() {
 }
 
 fn conforms<D: Driver>(name: &'static str) {
-    let url = support::url("LEASEHOLD_TEST_POSTGRES_URL");
-    let server = Server { name, url, wakeups: WakeupMode::Notify };
+    let server = Server::direct(name, "LEASEHOLD_TEST_POSTGRES_URL");
     let harness = Arc::new(On::<D> { server, driver: PhantomData });
     let report = run_checks(&harness, |check| check.needs.contains(&Need::Transactions));
     assert!(report.checks.len() > 20, "{}", report.table());
