@@ -34,11 +34,13 @@ impl Backend {
     }
 }
 
-pub(crate) fn run(backend: Backend, json: bool) -> Outcome {
+/// Runs the benchmark of `backend`, with `more` arguments of its own.
+pub(crate) fn run(backend: Backend, json: bool, more: &[String]) -> Outcome {
     backend.prepare()?;
     let mut command = cargo(["run", "--release", "--package", backend.package(), "--example", "bench", "--"]);
     if json {
         command.arg("--json");
     }
+    command.args(more);
     step::run("bench", &mut command, "read what the benchmark printed last")
 }

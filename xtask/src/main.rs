@@ -53,6 +53,9 @@ enum Command {
         /// Print the measurements as JSON
         #[arg(long)]
         json: bool,
+        /// What else to tell the benchmark: see docs/benchmarks.md
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        more: Vec<String>,
     },
 }
 
@@ -72,6 +75,6 @@ fn run(command: &Command) -> Outcome {
         Command::Verify { no_tests } => verify::run(*no_tests),
         Command::Fix => fix::run(),
         Command::Servers => servers::run(),
-        Command::Bench { backend, json } => bench::run(*backend, *json),
+        Command::Bench { backend, json, more } => bench::run(*backend, *json, more),
     }
 }

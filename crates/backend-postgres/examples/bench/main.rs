@@ -1,0 +1,64 @@
+//! How fast the store is, beside what bare SQL can do on the same server.
+//!
+//! `cargo xtask bench postgres [--json] [--quick] [--only NAME] [--rounds N] [--lanes N] [--clients N]`
+//!
+//! It starts a private Postgres 15 with default durability, or takes the one that `LEASEHOLD_BENCH_POSTGRES_URL` names.
+//! Each round measures everything once, ours and the limit in turn and each in a schema of its own, so that what
+//! disturbs the machine disturbs both. `docs/benchmarks.md` says what is measured, and how to read it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its results")]
+
+mod backlog;
+mod drain;
+mod enqueue;
+mod ground;
+mod load;
+mod measure;
+mod options;
+mod pgbench;
+mod server;
+mod snapshot;
+mod table;
+mod tx_settle;
+
+use std::time::Duration;
+
+use crate::measure::{Measure, Rates};
+use crate::options::Options;
+use crate::server::Server;
+
+/// Whatever goes wrong ends the run: a number that was measured while something was wrong is no number.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// What every measure is given.
+struct Bench {
+    server: Server,
+    options: Options,
+}
+
+fn main() -> Result {
+    let bench = Bench { options: Options::parse(std::env::args().skip(1))?, server: Server::start()? };
+    let runtime = tokio::runtime::Runtime::new()?;
+    let rounds = runtime.block_on(bench.rounds())?;
+    // What notifies others looks now and then whether its store is still there.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    table::print(&rounds, bench.options.json);
+    Ok(())
+}
+
+impl Bench {
+    /// The rates of each measure, round by round.
+    async fn rounds(&self) -> Result<Vec<(Measure, Vec<Rates>)>> {
+        let mut rounds: Vec<_> = self.options.measures.iter().map(|measure| (*measure, Vec::new())).collect();
+        for round in 1..=self.options.rounds {
+            for (measure, rates) in &mut rounds {
+                eprint!("round {round} of {}: {:<15} … ", self.options.rounds, measure.name());
+                let measured = measure.round(self).await?;
+                eprintln!("ours {:>8.0}, limit {:>8.0}", measured.ours, measured.limit);
+                rates.push(measured);
+            }
+        }
+        Ok(rounds)
+    }
+}

@@ -1,0 +1,79 @@
+//! What is measured.
+
+use std::str::FromStr;
+
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, snapshot, tx_settle};
+
+/// Jobs per second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rates {
+    pub(crate) ours: f64,
+    /// The same work as bare SQL, or ours without what is to cost nothing.
+    pub(crate) limit: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    EnqueueSingle,
+    EnqueueBatch,
+    Drain,
+    DrainDeadOnly,
+    Backlog,
+    Snapshot,
+    TxSettle,
+}
+
+impl Measure {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::EnqueueSingle,
+        Self::EnqueueBatch,
+        Self::Drain,
+        Self::DrainDeadOnly,
+        Self::Backlog,
+        Self::Snapshot,
+        Self::TxSettle,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::EnqueueSingle => "enqueue_single",
+            Self::EnqueueBatch => "enqueue_batch",
+            Self::Drain => "drain",
+            Self::DrainDeadOnly => "drain_dead_only",
+            Self::Backlog => "backlog",
+            Self::Snapshot => "snapshot",
+            Self::TxSettle => "tx_settle",
+        }
+    }
+
+    /// The ratio that this project asks of itself.
+    pub(crate) fn bar(self) -> f64 {
+        match self {
+            Self::EnqueueSingle | Self::EnqueueBatch => 0.6,
+            Self::Drain | Self::DrainDeadOnly => 0.8,
+            Self::Backlog | Self::Snapshot => 0.9,
+            Self::TxSettle => 0.7,
+        }
+    }
+
+    /// Measures it once, ours first.
+    pub(crate) async fn round(self, bench: &Bench) -> Result<Rates> {
+        match self {
+            Self::EnqueueSingle => enqueue::single(bench).await,
+            Self::EnqueueBatch => enqueue::batch(bench).await,
+            Self::Drain => drain::with_history(bench).await,
+            Self::DrainDeadOnly => drain::dead_only(bench).await,
+            Self::Backlog => backlog::round(bench).await,
+            Self::Snapshot => snapshot::round(bench).await,
+            Self::TxSettle => tx_settle::round(bench).await,
+        }
+    }
+}
+
+impl FromStr for Measure {
+    type Err = Failure;
+    fn from_str(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|measure| measure.name() == name);
+        found.ok_or_else(|| format!("{name} is not measured: see docs/benchmarks.md").into())
+    }
+}
