@@ -131,13 +131,17 @@ CREATE TABLE {schema}.job_idempotency (
     CONSTRAINT job_idempotency_pkey PRIMARY KEY (key)
 );
 
--- What holds for a queue: its own policy, then the prefixes from the longest to the shortest, field by field (P8).
+-- What holds for a queue: its own policy, then the prefixes from the longest to the shortest, field by field (P8). In PL/pgSQL,
+-- which keeps its plan: in SQL it would be planned anew as a part of every statement, for longer than those run.
 CREATE FUNCTION {schema}.effective_policy(queue text) RETURNS TABLE (
     paused boolean, concurrency_limit integer, rate_per_sec double precision, rate_burst integer,
     max_lease_us bigint, backoff_base_us bigint, backoff_jitter double precision, backoff_min_us bigint,
     backoff_max_us bigint, max_attempts integer, queue_order text, retention_us bigint, archive text,
     on_expiry text
-) LANGUAGE sql STABLE AS $$
+) LANGUAGE plpgsql STABLE ROWS 1 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT (array_agg(c.paused ORDER BY c.place) FILTER (WHERE c.paused IS NOT NULL))[1],
            (array_agg(c.concurrency_limit ORDER BY c.place) FILTER (WHERE c.concurrency_limit IS NOT NULL))[1],
            (array_agg(c.rate_per_sec ORDER BY c.place) FILTER (WHERE c.rate_per_sec IS NOT NULL))[1],
@@ -157,7 +161,8 @@ CREATE FUNCTION {schema}.effective_policy(queue text) RETURNS TABLE (
         UNION ALL
         SELECT wide.*, 1000 - length(wide.pattern) FROM {schema}.job_queue_config wide
         WHERE right(wide.pattern, 1) = '*' AND starts_with(queue, left(wide.pattern, -1))
-    ) c
+    ) c;
+END
 $$;
 
 -- How long a retry waits: `Backoff::delay` of leasehold-core. `spread` is -1 to 1.

@@ -12,7 +12,9 @@ WITH RECURSIVE asked AS MATERIALIZED (
            p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR coalesce(p.queue_order = 'fifo', false)
                AS limited
     FROM unnest($1::text[]) q (name)
-    LEFT JOIN LATERAL {schema}.effective_policy(q.name) p ON EXISTS (SELECT FROM {schema}.job_queue_config)
+    LEFT JOIN LATERAL ( -- Not even called while there are no policies.
+        SELECT * FROM {schema}.effective_policy(q.name) WHERE EXISTS (SELECT FROM {schema}.job_queue_config)
+    ) p ON true
 ), open AS MATERIALIZED (
     SELECT name, max_lease_us FROM asked
     WHERE NOT paused AND NOT EXISTS (SELECT FROM asked WHERE limited AND NOT paused) -- P1
@@ -69,7 +71,7 @@ WITH RECURSIVE asked AS MATERIALIZED (
         lease_epoch = j.lease_epoch + 1, -- D4
         first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
         updated_at = statement_timestamp()
-    FROM locked l WHERE j.id = l.id
+    FROM locked l WHERE j.id = ANY (ARRAY(SELECT id FROM locked)) AND j.id = l.id
     RETURNING j.*
 )
 SELECT ARRAY[

@@ -39,8 +39,8 @@ WITH RECURSIVE waiting (step, round, name) AS (
             SELECT e.*, coalesce(e.queue_order = 'fifo', false) AS fifo,
                    e.concurrency_limit IS NOT NULL OR e.rate_per_sec IS NOT NULL
                        OR coalesce(e.queue_order = 'fifo', false) AS limited
-            FROM {schema}.effective_policy(a.name) e
-        ) p ON EXISTS (SELECT FROM {schema}.job_queue_config)
+            FROM {schema}.effective_policy(a.name) e WHERE EXISTS (SELECT FROM {schema}.job_queue_config)
+        ) p ON true
         LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = a.name AND p.limited
         CROSS JOIN LATERAL (
             -- A changed rate starts with a full bucket.
@@ -142,7 +142,7 @@ WITH RECURSIVE waiting (step, round, name) AS (
         lease_epoch = j.lease_epoch + 1, -- D4
         first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
         updated_at = statement_timestamp()
-    FROM locked l WHERE j.id = l.id
+    FROM locked l WHERE j.id = ANY (ARRAY(SELECT id FROM locked)) AND j.id = l.id
     RETURNING j.*, l.place
 ), granted AS (
     UPDATE {schema}.job_queue_limit k SET

@@ -5,7 +5,8 @@ WITH item AS MATERIALIZED (
     SELECT j.id, j.queue_name, i.ord FROM item i
     CROSS JOIN LATERAL (
         SELECT j.id, j.queue_name FROM {schema}.job_queue j
-        WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp() -- H3, H4
+        WHERE j.id = i.id AND j.lease_epoch = i.epoch
+          AND coalesce(j.lease_until > statement_timestamp(), false) -- H3, H4
         FOR UPDATE SKIP LOCKED
     ) j
 ), policy AS MATERIALIZED (
@@ -18,11 +19,12 @@ WITH item AS MATERIALIZED (
             + least($3::bigint, (SELECT p.max_lease_us FROM policy p WHERE p.queue_name = j.queue_name))
             * interval '1 microsecond'),
         updated_at = statement_timestamp()
-    FROM held h WHERE j.id = h.id
+    FROM held h WHERE j.id = ANY (ARRAY(SELECT id FROM held)) AND j.id = h.id
     RETURNING h.ord, j.lease_until
 )
 SELECT i.ord, e.lease_until, statement_timestamp() AS now,
        e.ord IS NULL AND EXISTS (
            SELECT FROM {schema}.job_queue j
-           WHERE j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until > statement_timestamp()) AS pending
+           WHERE j.id = i.id AND j.lease_epoch = i.epoch
+          AND coalesce(j.lease_until > statement_timestamp(), false)) AS pending
 FROM item i LEFT JOIN extended e ON e.ord = i.ord

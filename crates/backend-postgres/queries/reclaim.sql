@@ -30,15 +30,18 @@ WITH RECURSIVE leasing (name) AS (
                     THEN {schema}.backoff_us(p.backoff_base_us, p.backoff_jitter, p.backoff_min_us, p.backoff_max_us,
                                              j.attempts, 2 * random() - 1)
                     ELSE 0 END -- R2
-                FROM {schema}.effective_policy(j.queue_name) p),
+                FROM (SELECT) one LEFT JOIN LATERAL (
+                    SELECT * FROM {schema}.effective_policy(j.queue_name)
+                    WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) p ON true),
             timestamptz '9999-12-31 23:59:59.999999+00'),
         updated_at = statement_timestamp()
     FROM due d
-    WHERE j.id = d.id AND j.lease_until <= statement_timestamp() AND j.attempts < j.max_attempts
+    WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND j.id = d.id
+      AND j.lease_until <= statement_timestamp() AND j.attempts < j.max_attempts
     RETURNING j.id, j.queue_name, j.kind, j.attempts, d.locked_by, j.available_at
 ), finished AS (
     DELETE FROM {schema}.job_queue j USING due d
-    WHERE j.id = d.id AND j.attempts >= j.max_attempts
+    WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND j.id = d.id AND j.attempts >= j.max_attempts
       AND (j.lease_until IS NULL OR j.lease_until <= statement_timestamp())
     RETURNING j.*
 ), archived AS (

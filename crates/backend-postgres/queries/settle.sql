@@ -1,10 +1,11 @@
 -- Applies verdicts of every sort: 0 done, 1 retry, 2 snooze, 3 dead, 4 discard. A delay of null is the queue's backoff.
+-- That a job is leased is asked of `locked_by`, and in words that no index knows: the planner would walk all leases.
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::double precision[])
     WITH ORDINALITY AS i (id, epoch, document, verdict, delay_us, spread, ord)
 ), finished AS (
     DELETE FROM {schema}.job_queue j USING item i
-    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND coalesce(j.locked_by, '') <> '' -- S2, S10, S13
       AND (i.verdict IN (0, 3, 4) OR i.verdict = 1 AND j.attempts >= j.max_attempts) -- S6
     RETURNING j.*, i.ord, i.document,
         CASE i.verdict WHEN 0 THEN 'completed' WHEN 4 THEN 'discarded' ELSE 'dead_letter' END AS status_final
@@ -19,12 +20,14 @@ WITH item AS MATERIALIZED (
                 WHEN i.delay_us IS NOT NULL THEN i.delay_us
                 ELSE (SELECT {schema}.backoff_us(p.backoff_base_us, p.backoff_jitter, p.backoff_min_us, -- S5
                                                  p.backoff_max_us, j.attempts, i.spread)
-                      FROM {schema}.effective_policy(j.queue_name) p)
+                      FROM (SELECT) one LEFT JOIN LATERAL (
+                          SELECT * FROM {schema}.effective_policy(j.queue_name)
+                          WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) p ON true)
             END,
             timestamptz '9999-12-31 23:59:59.999999+00'),
         updated_at = statement_timestamp()
     FROM item i
-    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND j.lease_until IS NOT NULL -- S2, S10, S13
+    WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND coalesce(j.locked_by, '') <> '' -- S2, S10, S13
       AND (i.verdict = 2 OR i.verdict = 1 AND j.attempts < j.max_attempts)
     RETURNING j.queue_name, j.available_at, i.ord, i.verdict
 ), policy AS MATERIALIZED (
