@@ -129,16 +129,21 @@ async fn claim(
     window: usize,
 ) -> Result<(Claim, Vec<Job>), Failure> {
     type Row = (Nullable<Array<Nullable<BigInt>>>, JobSql);
-    let mut params = vec![
-        names.iter().map(|name| name.as_str()).collect(),
-        (request.limit.get() as i32).into(),
-        (window as i32).into(),
-        micros(request.lease_for).into(),
-        request.worker.as_str().into(),
-    ];
-    params.extend(floors.params());
-    let mut rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> =
-        Statement::<Row>::new(&sql.dequeue, params).rows(conn).await?;
+    let (limit, lease) = (request.limit.get() as i32, micros(request.lease_for));
+    let worker = request.worker.as_str();
+    let statement = match names {
+        [name] if floors.are_of_no_use() => {
+            let params = vec![name.as_str().into(), limit.into(), lease.into(), worker.into()];
+            Statement::<Row>::new(&sql.dequeue_one, params)
+        }
+        _ => {
+            let names = names.iter().map(|name| name.as_str()).collect();
+            let mut params = vec![names, limit.into(), (window as i32).into(), lease.into(), worker.into()];
+            params.extend(floors.params());
+            Statement::new(&sql.dequeue, params)
+        }
+    };
+    let mut rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
     let about = rows.iter().position(|(meta, _)| meta.is_some());
     let meta = about.and_then(|place| rows.swap_remove(place).0).unwrap_or_default();
     Ok((Claim::of(&meta), readable(rows.into_iter().map(|(_, job)| job))))

@@ -100,7 +100,10 @@ pub(crate) struct Claim {
 /// The floors with which a claim is sent.
 pub(crate) struct Floors {
     sent: Vec<(QueueName, i32, Place)>,
+    /// Whether the claim looks from the beginning.
     swept: bool,
+    /// Whether nothing about places is to be learned from it.
+    idle: bool,
 }
 
 impl Positions {
@@ -115,13 +118,17 @@ impl Positions {
         if !state.needed || state.next_sweep.is_none_or(|next| next <= now) {
             // Another claim need not do the same until this one has said how long it took.
             state.next_sweep = Some(now + SWEEP);
-            return Floors { sent: Vec::new(), swept: true };
+            return Floors {
+                sent: Vec::new(),
+                swept: true,
+                idle: !state.needed && self.remember != Remember::Always,
+            };
         }
         let sent: Vec<_> = queues.iter().flat_map(|queue| state.proven(queue)).take(SENT + 1).collect();
         if sent.len() > SENT {
-            return Floors { sent: Vec::new(), swept: true };
+            return Floors { sent: Vec::new(), swept: true, idle: false };
         }
-        Floors { sent, swept: false }
+        Floors { sent, swept: false, idle: false }
     }
 
     /// Learns from a claim that leased `jobs`, of at most `limit`, from `queues`.
@@ -140,7 +147,7 @@ impl Positions {
                 state.forget();
             }
         }
-        if !state.needed {
+        if !state.needed || floors.idle {
             return;
         }
         if state.count > KEPT {
@@ -170,7 +177,9 @@ impl State {
     /// Decides whether floors are needed, and when to look from the beginning again.
     fn judge(&mut self, claim: &Claim, remember: Remember) {
         self.needed = match remember {
-            Remember::WhenSlow => claim.search_us > 1000 + 10 * claim.candidates,
+            // Slower to switch on than to switch off: a busy machine is no reason.
+            Remember::WhenSlow if self.needed => claim.search_us > 1000 + 10 * claim.candidates,
+            Remember::WhenSlow => claim.search_us > 2500 + 20 * claim.candidates,
             Remember::Always => true,
             Remember::Never => false,
         };
@@ -259,6 +268,11 @@ fn place(job: &Job) -> Place {
 }
 
 impl Floors {
+    /// Whether the claim neither has floors nor is to find any.
+    pub(crate) fn are_of_no_use(&self) -> bool {
+        self.idle
+    }
+
     /// The four arguments of `dequeue.sql`.
     pub(crate) fn params(&self) -> [Param<'_>; 4] {
         [

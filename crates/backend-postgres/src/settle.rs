@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Nullable, Text};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::{Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
+use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
 
 use crate::enqueue::micros;
 use crate::error::Failure;
@@ -31,16 +31,24 @@ pub(crate) async fn settle(
 ) -> Result<Settling, Failure> {
     let firsts = firsts(items);
     for _ in 0..RACES {
-        let settling = match completions(items, &firsts) {
-            Some(params) => settle_done(conn, sql, items, &firsts, params).await,
-            None => settle_any(conn, sql, items, &firsts).await,
-        };
-        match settling {
+        match settle_once(conn, sql, items, &firsts).await {
             Err(Failure::Again(_)) => {}
             settled => return settled,
         }
     }
-    settle_any(conn, sql, items, &firsts).await
+    settle_once(conn, sql, items, &firsts).await
+}
+
+async fn settle_once(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    firsts: &[usize],
+) -> Result<Settling, Failure> {
+    match completions(items, firsts) {
+        Some(params) if same(items).is_none() => settle_done(conn, sql, items, firsts, params).await,
+        _ => settle_any(conn, sql, items, firsts).await,
+    }
 }
 
 /// Applies verdicts of every sort, on whatever connection.
@@ -50,7 +58,10 @@ pub(crate) async fn settle_any<S: Session>(
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
 ) -> Result<Settling, Failure> {
-    let told = session.told(&sql.settle, verdicts(items, firsts)).await?;
+    let told = match same(items) {
+        Some((epoch, result)) => settle_same(session, sql, items, firsts, epoch, result).await?,
+        None => session.told(&sql.settle, verdicts(items, firsts)).await?,
+    };
     let rows = told.into_iter().map(|told| Ok((told.place, fate(&told)?, told.wake)));
     let rows: Vec<_> =
         rows.collect::<Result<_, StoreError>>().map_err(|error| Failure::Other(error.into()))?;
@@ -65,6 +76,37 @@ pub(crate) fn firsts(items: &[(Receipt, Verdict)]) -> Vec<usize> {
     let mut firsts: Vec<usize> = (0..items.len()).filter(is_first).collect();
     firsts.sort_unstable_by_key(|place| items[*place].0);
     firsts
+}
+
+/// The epoch and the result of every item, if they are all the same.
+fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
+    let first = match items.first()? {
+        (receipt, Verdict::Done(result)) => (receipt.epoch, result.as_str()),
+        _ => return None,
+    };
+    let is_same = |(receipt, verdict): &(Receipt, Verdict)| {
+        receipt.epoch == first.0 && matches!(verdict, Verdict::Done(result) if result.as_str() == first.1)
+    };
+    items.iter().all(is_same).then_some(first)
+}
+
+/// Completes jobs with one and the same result. The answers name ids, which are made places here.
+async fn settle_same<S: Session>(
+    session: &mut S,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    firsts: &[usize],
+    epoch: Epoch,
+    result: &str,
+) -> Result<Vec<Told>, Failure> {
+    let ids = firsts.iter().map(|place| items[*place].0.job.get()).collect();
+    let params = vec![ids, epoch.get().into(), result.into()];
+    let mut told = session.told(&sql.settle_same, params).await?;
+    for told in &mut told {
+        let place = firsts.binary_search_by_key(&told.place, |place| items[*place].0.job.get());
+        told.place = place.map_or(0, |place| place as i64 + 1);
+    }
+    Ok(told)
 }
 
 async fn settle_done(

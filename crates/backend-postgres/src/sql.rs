@@ -35,6 +35,7 @@ statements!(
     create_limits,
     dequeue,
     dequeue_limited,
+    dequeue_one,
     discard,
     enqueue,
     enqueue_keyed,
@@ -59,6 +60,7 @@ statements!(
     set_policy,
     settle,
     settle_done,
+    settle_same,
     stats,
     stuck,
 );

@@ -1,0 +1,23 @@
+-- Completes jobs that were all leased for the first time, or the second, with one and the same result: what nearly every
+-- batch is. Answers with ids.
+WITH finished AS (
+    DELETE FROM {schema}.job_queue j
+    WHERE j.id = ANY ($1::bigint[]) AND j.lease_epoch = $2::bigint AND coalesce(j.locked_by, '') <> '' -- S2, S10, S13
+    RETURNING j.*
+), policy AS MATERIALIZED (
+    SELECT q.queue_name, p.archive, p.concurrency_limit IS NOT NULL OR coalesce(p.queue_order = 'fifo', false) AS limited
+    FROM (SELECT DISTINCT queue_name FROM finished WHERE EXISTS (SELECT FROM {schema}.job_queue_config)) q
+    CROSS JOIN LATERAL {schema}.effective_policy(q.queue_name) p
+), archived AS (
+    INSERT INTO {schema}.job_history
+        (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final,
+         result, last_error, redrives, processed_by, created_at, started_at, finished_at)
+    SELECT f.id, f.queue_name, f.kind, f.priority, f.unique_key, f.payload, f.headers, f.attempts, f.max_attempts,
+           f.lease_epoch, 'completed', $3::text::json, f.last_error, f.redrives, f.locked_by, f.created_at,
+           f.first_leased_at, statement_timestamp() -- S3, S12
+    FROM finished f
+    WHERE f.queue_name NOT IN (SELECT p.queue_name FROM policy p WHERE p.archive = 'dead_only') -- P7
+)
+SELECT f.id, 'completed' AS fate, NULL::timestamptz AS available_at,
+       CASE WHEN f.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN f.queue_name END AS wake
+FROM finished f
