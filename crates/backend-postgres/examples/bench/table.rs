@@ -25,5 +25,6 @@ pub(crate) fn print(rounds: &[(Measure, Vec<Rates>)], json: bool) {
 fn median(rates: &[Rates], rate: fn(&Rates) -> f64) -> f64 {
     let mut rates: Vec<f64> = rates.iter().map(rate).collect();
     rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+    let middle = rates.len() / 2;
+    if rates.len().is_multiple_of(2) { (rates[middle - 1] + rates[middle]) / 2.0 } else { rates[middle] }
 }

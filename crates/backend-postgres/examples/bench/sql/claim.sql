@@ -1,12 +1,12 @@
 WITH next AS MATERIALIZED (
-    SELECT id FROM {schema}.job_queue
+    SELECT ctid FROM {schema}.job_queue
     WHERE queue_name = 'bench' AND lease_until IS NULL AND attempts < max_attempts AND available_at <= now()
     ORDER BY priority DESC, available_at, id LIMIT 100 FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE {schema}.job_queue j SET
         lease_until = now() + interval '1 minute', locked_by = 'bench', attempts = j.attempts + 1,
         lease_epoch = j.lease_epoch + 1, first_leased_at = coalesce(j.first_leased_at, now()), updated_at = now()
-    FROM next WHERE j.id = next.id
+    WHERE j.ctid = ANY (ARRAY (SELECT ctid FROM next))
     RETURNING j.*
 )
 SELECT array_agg(id) AS ids, string_agg(payload::text, '') AS payloads FROM leased
