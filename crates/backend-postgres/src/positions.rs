@@ -178,8 +178,8 @@ impl State {
     fn judge(&mut self, claim: &Claim, remember: Remember) {
         self.needed = match remember {
             // Slower to switch on than to switch off: a busy machine is no reason.
-            Remember::WhenSlow if self.needed => claim.search_us > 1000 + 10 * claim.candidates,
-            Remember::WhenSlow => claim.search_us > 2500 + 20 * claim.candidates,
+            Remember::WhenSlow if self.needed => claim.search_us > 4000 + 20 * claim.candidates,
+            Remember::WhenSlow => claim.search_us > 12_000 + 80 * claim.candidates,
             Remember::Always => true,
             Remember::Never => false,
         };
