@@ -10,7 +10,3 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/writing-a-backend.md")]
 struct WritingABackend;
-
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/postgres.md")]
-struct Postgres;

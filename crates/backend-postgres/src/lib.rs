@@ -361,3 +361,7 @@ impl Store for PgStore {
         self.shared.hub.subscribe(&self.shared.own, queues).await
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/postgres.md")]
+struct Guide;
