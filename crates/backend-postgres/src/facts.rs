@@ -5,8 +5,8 @@ use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Bool, Double, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{
-    EffectivePolicy, Explanation, Job, JobId, JobState, NextAvailable, Outcome, Policies, QueueName,
-    QueueOrder, QueueUsage, Queues, RateLimit, Record, StoreError,
+    EffectivePolicy, Explanation, Job, JobId, NextAvailable, Outcome, Policies, QueueName, QueueOrder,
+    QueueUsage, Queues, RateLimit, Record, StoreError, backend,
 };
 
 use crate::error::Failure;
@@ -83,25 +83,9 @@ pub(crate) async fn explain(
     let policy = policies(conn, sql).await?.effective(&job.queue);
     let facts = facts(conn, sql, &(&job.queue).into()).await?;
     let explanation = facts.first().map(|facts| {
-        explain_alone(&job, &policy, facts.now()).unwrap_or_else(|| facts.explain(&job, &policy))
+        backend::explain_alone(&job, &policy, facts.now()).unwrap_or_else(|| facts.explain(&job, &policy))
     });
     Ok(Ok(explanation.unwrap_or(Explanation::Unknown)))
-}
-
-/// The reasons that the job itself and its queue's policy give.
-fn explain_alone(job: &Job, policy: &EffectivePolicy, now: DateTime<Utc>) -> Option<Explanation> {
-    let until = job.available_at;
-    Some(match (job.state(now), &job.lease) {
-        (JobState::Expired, Some(lease)) => {
-            Explanation::LeaseExpired { by: lease.worker.clone(), since: lease.until }
-        }
-        (_, Some(lease)) => Explanation::Leased { by: lease.worker.clone(), until: lease.until },
-        (JobState::Exhausted, None) => Explanation::Exhausted,
-        _ if policy.paused => Explanation::Paused,
-        (JobState::Scheduled, None) => Explanation::Scheduled { until },
-        (JobState::Retrying, None) => Explanation::Retrying { until, error: job.last_error.clone() },
-        _ => return None,
-    })
 }
 
 impl Facts {

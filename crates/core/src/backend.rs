@@ -283,6 +283,16 @@ pub fn apply_reclaim(
     (Applied::Live(job, Fate::Retrying { available_at }), told)
 }
 
+/// Why a live job is not running, as far as it and its queue's policy say: the pure half of
+/// [`Store::explain`](crate::Store::explain). `None` if the reason lies with other jobs.
+pub fn explain_alone(
+    job: &Job,
+    policy: &EffectivePolicy,
+    now: DateTime<Utc>,
+) -> Option<crate::inspect::Explanation> {
+    crate::derived::explain_alone(job, policy, now)
+}
+
 /// What became of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Applied {

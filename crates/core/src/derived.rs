@@ -100,7 +100,7 @@ pub(crate) async fn explain<S: Store + ?Sized>(store: &S, id: JobId) -> Result<E
 }
 
 /// The reasons that the job itself and its queue's policy give.
-fn explain_alone(job: &Job, policy: &EffectivePolicy, now: DateTime<Utc>) -> Option<Explanation> {
+pub(crate) fn explain_alone(job: &Job, policy: &EffectivePolicy, now: DateTime<Utc>) -> Option<Explanation> {
     let until = job.available_at;
     let state = job.state(now);
     Some(match (state, &job.lease) {
