@@ -46,8 +46,8 @@ CREATE INDEX job_queue_leased ON {schema}.job_queue (queue_name, lease_until) WH
 -- What the next reclaim makes a dead letter: hardly ever anything.
 CREATE INDEX job_queue_exhausted ON {schema}.job_queue (queue_name, id)
     WHERE lease_until IS NULL AND attempts >= max_attempts;
--- Fifo order, and lists of one queue.
-CREATE INDEX job_queue_fifo ON {schema}.job_queue (queue_name, id);
+-- Fifo order, and lists of one queue. `+ 0`, lest the planner look up jobs by id here: it would while the table is empty.
+CREATE INDEX job_queue_fifo ON {schema}.job_queue (queue_name, (id + 0));
 -- One live job per queue and key (E5).
 CREATE UNIQUE INDEX job_queue_unique ON {schema}.job_queue (queue_name, unique_key) WHERE unique_key IS NOT NULL;
 
@@ -140,28 +140,33 @@ CREATE FUNCTION {schema}.effective_policy(queue text) RETURNS TABLE (
     on_expiry text
 ) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
+DECLARE
+    p {schema}.job_queue_config;
+    wide {schema}.job_queue_config;
 BEGIN
-    RETURN QUERY
-    SELECT (array_agg(c.paused ORDER BY c.place) FILTER (WHERE c.paused IS NOT NULL))[1],
-           (array_agg(c.concurrency_limit ORDER BY c.place) FILTER (WHERE c.concurrency_limit IS NOT NULL))[1],
-           (array_agg(c.rate_per_sec ORDER BY c.place) FILTER (WHERE c.rate_per_sec IS NOT NULL))[1],
-           (array_agg(c.rate_burst ORDER BY c.place) FILTER (WHERE c.rate_burst IS NOT NULL))[1],
-           (array_agg(c.max_lease_us ORDER BY c.place) FILTER (WHERE c.max_lease_us IS NOT NULL))[1],
-           (array_agg(c.backoff_base_us ORDER BY c.place) FILTER (WHERE c.backoff_base_us IS NOT NULL))[1],
-           (array_agg(c.backoff_jitter ORDER BY c.place) FILTER (WHERE c.backoff_jitter IS NOT NULL))[1],
-           (array_agg(c.backoff_min_us ORDER BY c.place) FILTER (WHERE c.backoff_min_us IS NOT NULL))[1],
-           (array_agg(c.backoff_max_us ORDER BY c.place) FILTER (WHERE c.backoff_max_us IS NOT NULL))[1],
-           (array_agg(c.max_attempts ORDER BY c.place) FILTER (WHERE c.max_attempts IS NOT NULL))[1],
-           (array_agg(c.queue_order ORDER BY c.place) FILTER (WHERE c.queue_order IS NOT NULL))[1],
-           (array_agg(c.retention_us ORDER BY c.place) FILTER (WHERE c.retention_us IS NOT NULL))[1],
-           (array_agg(c.archive ORDER BY c.place) FILTER (WHERE c.archive IS NOT NULL))[1],
-           (array_agg(c.on_expiry ORDER BY c.place) FILTER (WHERE c.on_expiry IS NOT NULL))[1]
-    FROM (
-        SELECT own.*, 0 AS place FROM {schema}.job_queue_config own WHERE own.pattern = queue
-        UNION ALL
-        SELECT wide.*, 1000 - length(wide.pattern) FROM {schema}.job_queue_config wide
-        WHERE right(wide.pattern, 1) = '*' AND starts_with(queue, left(wide.pattern, -1))
-    ) c;
+    SELECT own.* INTO p FROM {schema}.job_queue_config own WHERE own.pattern = queue;
+    FOR wide IN
+        SELECT c.* FROM {schema}.job_queue_config c
+        WHERE right(c.pattern, 1) = '*' AND starts_with(queue, left(c.pattern, -1))
+        ORDER BY length(c.pattern) DESC
+    LOOP
+        p.paused := coalesce(p.paused, wide.paused);
+        p.concurrency_limit := coalesce(p.concurrency_limit, wide.concurrency_limit);
+        p.rate_per_sec := coalesce(p.rate_per_sec, wide.rate_per_sec);
+        p.rate_burst := coalesce(p.rate_burst, wide.rate_burst);
+        p.max_lease_us := coalesce(p.max_lease_us, wide.max_lease_us);
+        p.backoff_base_us := coalesce(p.backoff_base_us, wide.backoff_base_us);
+        p.backoff_jitter := coalesce(p.backoff_jitter, wide.backoff_jitter);
+        p.backoff_min_us := coalesce(p.backoff_min_us, wide.backoff_min_us);
+        p.backoff_max_us := coalesce(p.backoff_max_us, wide.backoff_max_us);
+        p.max_attempts := coalesce(p.max_attempts, wide.max_attempts);
+        p.queue_order := coalesce(p.queue_order, wide.queue_order);
+        p.retention_us := coalesce(p.retention_us, wide.retention_us);
+        p.archive := coalesce(p.archive, wide.archive);
+        p.on_expiry := coalesce(p.on_expiry, wide.on_expiry);
+    END LOOP;
+    RETURN QUERY SELECT p.paused, p.concurrency_limit, p.rate_per_sec, p.rate_burst, p.max_lease_us, p.backoff_base_us, p.backoff_jitter,
+        p.backoff_min_us, p.backoff_max_us, p.max_attempts, p.queue_order, p.retention_us, p.archive, p.on_expiry;
 END
 $$;
 

@@ -7,6 +7,18 @@
 --
 -- The row with an id of 0 is about the claim itself, in `meta`; every other row is a leased job. If any of the queues has limits,
 -- nothing is leased and `meta` says so.
+CREATE FUNCTION {schema}.dequeue(
+    queues text[], wanted integer, looked_at integer, lease_us bigint, worker text, floor_queues text[],
+    floor_priorities integer[], floor_times timestamptz[], floor_ids bigint[]
+) RETURNS TABLE (
+    meta bigint[], id bigint, queue_name text, kind text, priority integer, unique_key text, payload json, headers json,
+    attempts integer, max_attempts integer, available_at timestamptz, lease_until timestamptz, locked_by text,
+    lease_epoch bigint, first_leased_at timestamptz, last_error json, redrives integer, created_at timestamptz,
+    updated_at timestamptz
+) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE asked AS MATERIALIZED (
     SELECT q.name, p.max_lease_us, coalesce(p.paused, false) AS paused,
            p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR coalesce(p.queue_order = 'fifo', false)
@@ -58,8 +70,8 @@ WITH RECURSIVE asked AS MATERIALIZED (
     SELECT j.id, c.place, c.max_lease_us FROM (SELECT * FROM candidate ORDER BY place) c
     CROSS JOIN LATERAL ( -- One by one, by id: never a join over the whole table.
         SELECT j.id FROM {schema}.job_queue j
-        WHERE j.id = c.id
-          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+        WHERE j.id = c.id -- The rest in words that no index knows.
+          AND coalesce(j.locked_by, '') = '' AND j.attempts + 0 < j.max_attempts AND j.available_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED -- D2
     ) j
     LIMIT $2::integer -- D5, D6
@@ -100,4 +112,6 @@ UNION ALL
 SELECT NULL, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
        j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,
        j.created_at, j.updated_at
-FROM leased j
+FROM leased j;
+END
+$$;

@@ -65,7 +65,7 @@ WITH RECURSIVE waiting (step, round, name) AS (
           AND least($5::integer, places.free, tokens.free) > 0
           AND CASE WHEN p.fifo THEN (
                   SELECT j.available_at <= statement_timestamp() AND j.attempts < j.max_attempts
-                  FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id LIMIT 1) -- P5
+                  FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id + 0 LIMIT 1) -- P5
               ELSE EXISTS (
                   WITH RECURSIVE level (priority) AS (
                       SELECT 2147483648
@@ -98,7 +98,7 @@ WITH RECURSIVE waiting (step, round, name) AS (
            row_number() OVER (PARTITION BY s.name ORDER BY c.priority DESC, c.available_at, c.id) AS round
     FROM served s CROSS JOIN LATERAL (
         (SELECT j.id, j.priority, j.available_at FROM {schema}.job_queue j
-         WHERE s.fifo AND j.queue_name = s.name ORDER BY j.id LIMIT 1) -- P4
+         WHERE s.fifo AND j.queue_name = s.name ORDER BY j.id + 0 LIMIT 1) -- P4
         UNION ALL
         (WITH RECURSIVE level (priority) AS (
              SELECT 2147483648 WHERE s.fifo IS NOT TRUE

@@ -1,25 +1,46 @@
--- Leases jobs of one queue without limits, from the beginning: what nearly every claim is, and so a statement of its own,
--- as small as can be. The answer has the form of dequeue.sql's, and the walk is the same.
+-- Leases jobs of one queue without limits: what nearly every claim is, and so a statement of its own, as small as can be.
+-- The answer has the form of dequeue.sql's, and so has the walk; $5 to $7 are the floors of this queue. Jobs are locked where
+-- they are found, and what was passed over because somebody else has locked it is looked for afterwards.
+CREATE FUNCTION {schema}.dequeue_one(
+    queue text, wanted integer, lease_us bigint, worker text, floor_priorities integer[], floor_times timestamptz[],
+    floor_ids bigint[]
+) RETURNS TABLE (
+    meta bigint[], id bigint, queue_name text, kind text, priority integer, unique_key text, payload json, headers json,
+    attempts integer, max_attempts integer, available_at timestamptz, lease_until timestamptz, locked_by text,
+    lease_epoch bigint, first_leased_at timestamptz, last_error json, redrives integer, created_at timestamptz,
+    updated_at timestamptz
+) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE policy AS MATERIALIZED (
     SELECT p.max_lease_us, coalesce(p.paused, false) AS paused,
            p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR coalesce(p.queue_order = 'fifo', false)
                AS limited
     FROM {schema}.effective_policy($1::text) p WHERE EXISTS (SELECT FROM {schema}.job_queue_config)
-), level (priority) AS (
-    SELECT 2147483648 WHERE NOT EXISTS (SELECT FROM policy WHERE paused OR limited) -- P1
+), floor AS MATERIALIZED (
+    SELECT * FROM unnest($5::integer[], $6::timestamptz[], $7::bigint[]) AS f (priority, available_at, id)
+), level (priority, available_at, id) AS ( -- Where to begin at each priority: at its floor, or at its first job.
+    SELECT 2147483648, NULL::timestamptz, NULL::bigint
+    WHERE NOT EXISTS (SELECT FROM policy WHERE paused OR limited) -- P1
     UNION ALL
-    SELECT n.priority FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
-        WHERE j.queue_name = $1::text AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-          AND j.priority < l.priority
-        ORDER BY j.priority DESC LIMIT 1
+    SELECT n.priority, n.available_at, n.id FROM level l
+    CROSS JOIN LATERAL (SELECT max(f.priority)::bigint AS priority FROM floor f WHERE f.priority < l.priority) k
+    CROSS JOIN LATERAL (
+        (SELECT j.priority::bigint AS priority, j.available_at, j.id FROM {schema}.job_queue j
+         WHERE j.queue_name = $1::text AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+           AND j.priority < l.priority AND j.priority > coalesce(k.priority, -2147483649)
+         ORDER BY j.priority DESC, j.available_at, j.id LIMIT 1)
+        UNION ALL
+        SELECT f.priority::bigint, f.available_at, f.id FROM floor f WHERE f.priority = k.priority
+        LIMIT 1
     ) n
 ), locked AS MATERIALIZED (
-    SELECT x.id FROM level l CROSS JOIN LATERAL (
-        SELECT j.id FROM {schema}.job_queue j
+    SELECT x.* FROM level l CROSS JOIN LATERAL (
+        SELECT j.ctid AS row, j.priority, j.available_at, j.id FROM {schema}.job_queue j
         WHERE j.queue_name = $1::text AND j.priority = l.priority
           AND j.lease_until IS NULL AND j.attempts < j.max_attempts -- D1
-          AND j.available_at <= statement_timestamp()
+          AND j.available_at <= statement_timestamp() AND (j.available_at, j.id) >= (l.available_at, l.id)
         ORDER BY j.available_at, j.id LIMIT $2::integer FOR UPDATE SKIP LOCKED -- D2, D6
     ) x
     LIMIT $2::integer -- D5
@@ -32,14 +53,16 @@ WITH RECURSIVE policy AS MATERIALIZED (
         lease_epoch = j.lease_epoch + 1, -- D4
         first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
         updated_at = statement_timestamp()
-    WHERE j.id = ANY (ARRAY(SELECT id FROM locked))
+    WHERE j.ctid = ANY (ARRAY(SELECT k.row FROM locked k)) -- Locked, so nobody moves it.
     RETURNING j.*
 )
 SELECT ARRAY[
-           0, 0, 0,
+           (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+           pg_snapshot_xmin(s.snapshot)::text::bigint,
+           pg_snapshot_xmax(s.snapshot)::text::bigint,
            EXISTS (SELECT FROM policy WHERE limited AND NOT paused)::integer,
            (SELECT count(*) FROM locked),
-           NULL, NULL, NULL,
+           k.priority, (extract(epoch FROM k.available_at) * 1000000)::bigint, k.id,
            (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
        ] AS meta,
        0::bigint AS id, ''::text AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,
@@ -47,8 +70,22 @@ SELECT ARRAY[
        timestamptz 'epoch' AS available_at, NULL::timestamptz AS lease_until, NULL::text AS locked_by,
        0::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at, NULL::json AS last_error, 0 AS redrives,
        timestamptz 'epoch' AS created_at, timestamptz 'epoch' AS updated_at
+FROM (SELECT pg_current_snapshot() AS snapshot) s
+LEFT JOIN LATERAL ( -- The first job that could have been leased and was not.
+    SELECT x.* FROM level l CROSS JOIN LATERAL (
+        SELECT j.priority, j.available_at, j.id FROM {schema}.job_queue j
+        WHERE j.queue_name = $1::text AND j.priority = l.priority
+          AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+          AND j.available_at <= statement_timestamp() AND (j.available_at, j.id) >= (l.available_at, l.id)
+        ORDER BY j.available_at, j.id LIMIT $2::integer + 1
+    ) x
+    WHERE x.id NOT IN (SELECT k.id FROM locked k)
+    LIMIT 1
+) k ON true
 UNION ALL
 SELECT NULL, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
        j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,
        j.created_at, j.updated_at
-FROM leased j
+FROM leased j;
+END
+$$;

@@ -1,4 +1,11 @@
 -- Accepts jobs without unique keys. The ids rise in the order given (E2, E10).
+CREATE FUNCTION {schema}.enqueue(
+    queues text[], kinds text[], priorities integer[], payloads text[], all_headers text[],
+    attempts_allowed integer[], delays_us bigint[], times timestamptz[]
+) RETURNS TABLE (id bigint) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 INSERT INTO {schema}.job_queue
     (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
 SELECT n.queue_name, n.kind, n.priority, n.payload::json, n.headers::json,
@@ -16,4 +23,6 @@ LEFT JOIN (
     CROSS JOIN LATERAL {schema}.effective_policy(q.name) p
 ) d ON d.name = n.queue_name
 ORDER BY n.ord
-RETURNING id
+RETURNING id;
+END
+$$;

@@ -27,7 +27,7 @@ FROM (SELECT name FROM named UNION ALL SELECT name FROM live WHERE $1::text[] IS
 LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = q.name
 LEFT JOIN LATERAL (
     SELECT j.id, j.available_at, j.lease_until IS NULL AND j.attempts < j.max_attempts AS waits
-    FROM {schema}.job_queue j WHERE j.queue_name = q.name ORDER BY j.id LIMIT 1
+    FROM {schema}.job_queue j WHERE j.queue_name = q.name ORDER BY j.id + 0 LIMIT 1
 ) head ON true
 LEFT JOIN LATERAL (
     WITH RECURSIVE level (priority) AS (

@@ -1,4 +1,8 @@
 -- Extends leases that are still live. A job that somebody has locked is passed over, and `pending` says so (H7).
+CREATE FUNCTION {schema}.heartbeat(ids bigint[], epochs bigint[], lease_us bigint) RETURNS TABLE (place bigint, lease_until timestamptz, now timestamptz, pending boolean) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS i (id, epoch, ord)
 ), held AS MATERIALIZED (
@@ -27,4 +31,6 @@ SELECT i.ord, e.lease_until, statement_timestamp() AS now,
            SELECT FROM {schema}.job_queue j
            WHERE j.id = i.id AND j.lease_epoch = i.epoch
           AND coalesce(j.lease_until > statement_timestamp(), false)) AS pending
-FROM item i LEFT JOIN extended e ON e.ord = i.ord
+FROM item i LEFT JOIN extended e ON e.ord = i.ord;
+END
+$$;

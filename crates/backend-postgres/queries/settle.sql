@@ -1,5 +1,12 @@
 -- Applies verdicts of every sort: 0 done, 1 retry, 2 snooze, 3 dead, 4 discard. A delay of null is the queue's backoff.
 -- That a job is leased is asked of `locked_by`, and in words that no index knows: the planner would walk all leases.
+CREATE FUNCTION {schema}.settle(
+    ids bigint[], epochs bigint[], documents text[], verdicts smallint[], delays_us bigint[],
+    spreads double precision[]
+) RETURNS TABLE (place bigint, fate text, available_at timestamptz, wake text) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::double precision[])
     WITH ORDINALITY AS i (id, epoch, document, verdict, delay_us, spread, ord)
@@ -55,4 +62,6 @@ UNION ALL
 SELECT r.ord, CASE r.verdict WHEN 1 THEN 'retrying' ELSE 'snoozed' END, r.available_at,
        CASE WHEN r.available_at <= statement_timestamp()
               OR r.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN r.queue_name END
-FROM requeued r
+FROM requeued r;
+END
+$$;

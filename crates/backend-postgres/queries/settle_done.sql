@@ -1,5 +1,10 @@
--- Completes jobs: the verdict of nearly every job, and so a statement of its own.
+-- Completes jobs: the verdict of nearly every job, and so a statement of its own. Answers with their places in the arguments, and
+-- the queues in which something became leasable.
 -- That a job is leased is asked of `locked_by`, and in words that no index knows: the planner would walk all leases.
+CREATE FUNCTION {schema}.settle_done(ids bigint[], epochs bigint[], results text[]) RETURNS TABLE (completed bigint[], wake text[]) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY AS i (id, epoch, document, ord)
 ), finished AS (
@@ -20,5 +25,6 @@ WITH item AS MATERIALIZED (
     FROM finished f
     WHERE f.queue_name NOT IN (SELECT p.queue_name FROM policy p WHERE p.archive = 'dead_only') -- P7
 )
-SELECT f.ord, CASE WHEN f.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN f.queue_name END AS wake
-FROM finished f
+SELECT array_agg(f.ord), ARRAY(SELECT p.queue_name::text FROM policy p WHERE p.limited) FROM finished f;
+END
+$$;

@@ -1,5 +1,9 @@
 -- Completes jobs that were all leased for the first time, or the second, with one and the same result: what nearly every
--- batch is. Answers with ids.
+-- batch is. Answers with the ids, and the queues in which something became leasable.
+CREATE FUNCTION {schema}.settle_same(ids bigint[], epoch bigint, result text) RETURNS TABLE (completed bigint[], wake text[]) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH finished AS (
     DELETE FROM {schema}.job_queue j
     WHERE j.id = ANY ($1::bigint[]) AND j.lease_epoch = $2::bigint AND coalesce(j.locked_by, '') <> '' -- S2, S10, S13
@@ -18,6 +22,6 @@ WITH finished AS (
     FROM finished f
     WHERE f.queue_name NOT IN (SELECT p.queue_name FROM policy p WHERE p.archive = 'dead_only') -- P7
 )
-SELECT f.id, 'completed' AS fate, NULL::timestamptz AS available_at,
-       CASE WHEN f.queue_name IN (SELECT p.queue_name FROM policy p WHERE p.limited) THEN f.queue_name END AS wake
-FROM finished f
+SELECT array_agg(f.id), ARRAY(SELECT p.queue_name::text FROM policy p WHERE p.limited) FROM finished f;
+END
+$$;

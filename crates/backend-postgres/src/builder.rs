@@ -10,7 +10,6 @@ use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
 use crate::migrate;
-use crate::positions::Remember;
 use crate::schema::Schema;
 use crate::sql::Statements;
 use crate::wake::{Hub, WakeupMode};
@@ -25,7 +24,6 @@ pub struct PgStoreBuilder {
     pool_wait: Duration,
     payload_limit: usize,
     wakeups: WakeupMode,
-    remember: Remember,
 }
 
 impl PgStoreBuilder {
@@ -36,7 +34,6 @@ impl PgStoreBuilder {
             pool_wait: Duration::from_secs(10),
             payload_limit: limits::PAYLOAD_BYTES,
             wakeups: WakeupMode::default(),
-            remember: Remember::default(),
         }
     }
 
@@ -72,11 +69,6 @@ impl PgStoreBuilder {
     /// How hints get to other processes.
     pub fn wakeups(self, mode: WakeupMode) -> Self {
         Self { wakeups: mode, ..self }
-    }
-
-    /// Whether claims remember where they left off.
-    pub fn remember(self, remember: Remember) -> Self {
-        Self { remember, ..self }
     }
 
     /// Connects to the server at `url`. See [`PgStore::connect`].
@@ -126,7 +118,7 @@ impl PgStoreBuilder {
                 pool,
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups),
-                memory: Memory::new(self.remember),
+                memory: Memory::default(),
                 capabilities,
                 settings: self.clone(),
                 schema: self.schema,

@@ -12,7 +12,7 @@ use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Queues};
 
 use crate::enqueue::micros;
 use crate::error::Failure;
-use crate::positions::{Claim, Floors, Positions, Remember};
+use crate::positions::{Claim, Floors, Positions};
 use crate::row::{JobRow, JobSql, readable};
 use crate::selection::Selection;
 use crate::session::Session;
@@ -29,6 +29,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 const TURNS: usize = 1024;
 
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
+#[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) positions: Positions,
     /// Which queue of each prefix was served last (D11).
@@ -38,10 +39,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(remember: Remember) -> Self {
-        Self { positions: Positions::new(remember), turns: Mutex::default(), limits: Mutex::default() }
-    }
-
     /// Whether it is worth to try the claim for queues without limits first.
     fn may_be_unlimited(&self, names: &[QueueName]) -> bool {
         let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,13 +129,15 @@ async fn claim(
     let (limit, lease) = (request.limit.get() as i32, micros(request.lease_for));
     let worker = request.worker.as_str();
     let statement = match names {
-        [name] if floors.are_of_no_use() => {
-            let params = vec![name.as_str().into(), limit.into(), lease.into(), worker.into()];
+        [name] => {
+            let mut params = vec![name.as_str().into(), limit.into(), lease.into(), worker.into()];
+            params.extend(floors.params());
             Statement::<Row>::new(&sql.dequeue_one, params)
         }
         _ => {
             let names = names.iter().map(|name| name.as_str()).collect();
             let mut params = vec![names, limit.into(), (window as i32).into(), lease.into(), worker.into()];
+            params.push(floors.queues());
             params.extend(floors.params());
             Statement::new(&sql.dequeue, params)
         }

@@ -58,7 +58,7 @@ impl From<DieselError> for Failure {
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 message if is_given_up(message) => Self::Again(error.into()),
-                message if message.contains("job_") && message.ends_with("does not exist") => {
+                message if is_missing(message) => {
                     let message = format!("{message}: was PgStore::migrate run?");
                     Self::Other(message.into())
                 }
@@ -123,6 +123,13 @@ fn is_end_of_session(message: &str) -> bool {
     ["terminating connection", "terminating background worker", "the database system is"]
         .iter()
         .any(|words| message.starts_with(words))
+}
+
+/// SQLSTATE 3F000, 42883, 42P01: the tables and functions are not there, or not all of them.
+fn is_missing(message: &str) -> bool {
+    let ours = |words: &&str| message.starts_with(*words);
+    message.ends_with("does not exist")
+        && ["schema ", "function ", "relation "].iter().any(|words| ours(&words))
 }
 
 /// SQLSTATE 40P01, 55P03, 57014: the server has given up on this statement alone.

@@ -63,7 +63,8 @@ pub(crate) async fn jobs(
         filter.after.map(JobId::get).into(),
         one_more(filter.limit),
     ];
-    let rows: Vec<JobRow> = Statement::<JobSql>::new(sql.jobs(filter.direction), params).rows(conn).await?;
+    let rows: Vec<JobRow> =
+        Statement::<JobSql>::new(sql.jobs(&filter.queues, filter.direction), params).rows(conn).await?;
     Ok(page(rows, filter.limit, |row| row.id, readable))
 }
 

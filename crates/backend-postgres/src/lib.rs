@@ -84,7 +84,6 @@ pub use crate::builder::PgStoreBuilder;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
-pub use crate::positions::Remember;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 pub use crate::tx::TxError;

@@ -6,10 +6,11 @@ use leasehold_core::StoreError;
 
 use crate::error::{Effect, Failure};
 use crate::schema::Schema;
-use crate::sql::put_in;
+use crate::sql::{FUNCTIONS, put_in};
 
-/// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: &[(i32, &str, &str)] = &[(1, "queue", include_str!("../migrations/0001_queue.sql"))];
+/// Every migration, in order: a text, and the functions to be made then. One that was released is never changed.
+const MIGRATIONS: &[(i32, &str, &str, &[&str])] =
+    &[(1, "queue", include_str!("../migrations/0001_queue.sql"), FUNCTIONS)];
 
 /// The version that this program knows.
 const VERSION: i32 = 1;
@@ -31,8 +32,10 @@ async fn migrate_on(
         conn.batch_execute("ROLLBACK").await?;
         return Ok(Err(error));
     }
-    for (version, name, text) in MIGRATIONS.iter().filter(|(version, ..)| !applied.contains(version)) {
-        conn.batch_execute(&put_in(schema, text)).await?;
+    for (version, name, text, functions) in
+        MIGRATIONS.iter().filter(|(version, ..)| !applied.contains(version))
+    {
+        conn.batch_execute(&put_in(schema, &format!("{text}{}", functions.concat()))).await?;
         conn.batch_execute(&put_in(schema, &entry(*version, name))).await?;
         tracing::info!(%schema, version, name, "migrated");
     }
@@ -49,8 +52,8 @@ pub(crate) async fn check_version(conn: &mut AsyncPgConnection, schema: &Schema)
 /// All migrations as one script, for those who run their own.
 pub(crate) fn script(schema: &Schema) -> String {
     let mut script = put_in(schema, &opening(schema));
-    for (version, name, text) in MIGRATIONS {
-        script.push_str(&put_in(schema, text));
+    for (version, name, text, functions) in MIGRATIONS {
+        script.push_str(&put_in(schema, &format!("{text}{}", functions.concat())));
         script.push_str(&put_in(schema, &entry(*version, name)));
     }
     script.push_str("COMMIT;\n");

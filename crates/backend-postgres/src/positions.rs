@@ -18,8 +18,6 @@
 //! A statement takes its time a little before its snapshot; for that, places later than [`MARGIN_US`] before now are not
 //! proposed. What somebody writes by hand, and a clock that is set back, can still put a job below a floor: so every
 //! [`SWEEP`] a claim looks from the very beginning, and if it finds such a job, all floors are forgotten.
-//!
-//! Floors are used only while claims are slow without them: a calm store asks for nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -46,21 +44,9 @@ const KEPT: usize = 10_000;
 /// A place in the index of one queue and priority: `available_at` in microseconds since 1970, and id.
 type Place = (i64, i64);
 
-/// Whether claims remember where they left off, so that dead rows cost them nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Remember {
-    /// While claims are slow without it: when somebody holds an old snapshot open, mostly.
-    #[default]
-    WhenSlow,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// The floors of one store.
+#[derive(Default)]
 pub(crate) struct Positions {
-    remember: Remember,
     state: Mutex<State>,
 }
 
@@ -68,8 +54,6 @@ pub(crate) struct Positions {
 struct State {
     floors: HashMap<QueueName, HashMap<i32, Floor>>,
     count: usize,
-    /// Whether claims are slow without floors.
-    needed: bool,
     next_sweep: Option<Instant>,
 }
 
@@ -102,33 +86,23 @@ pub(crate) struct Floors {
     sent: Vec<(QueueName, i32, Place)>,
     /// Whether the claim looks from the beginning.
     swept: bool,
-    /// Whether nothing about places is to be learned from it.
-    idle: bool,
 }
 
 impl Positions {
-    pub(crate) fn new(remember: Remember) -> Self {
-        Self { remember, state: Mutex::default() }
-    }
-
     /// The floors for a claim from these queues; none if it is to look from the beginning.
     pub(crate) fn floors(&self, queues: &[QueueName]) -> Floors {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if !state.needed || state.next_sweep.is_none_or(|next| next <= now) {
+        if state.next_sweep.is_none_or(|next| next <= now) {
             // Another claim need not do the same until this one has said how long it took.
             state.next_sweep = Some(now + SWEEP);
-            return Floors {
-                sent: Vec::new(),
-                swept: true,
-                idle: !state.needed && self.remember != Remember::Always,
-            };
+            return Floors { sent: Vec::new(), swept: true };
         }
         let sent: Vec<_> = queues.iter().flat_map(|queue| state.proven(queue)).take(SENT + 1).collect();
         if sent.len() > SENT {
-            return Floors { sent: Vec::new(), swept: true, idle: false };
+            return Floors { sent: Vec::new(), swept: true };
         }
-        Floors { sent, swept: false, idle: false }
+        Floors { sent, swept: false }
     }
 
     /// Learns from a claim that leased `jobs`, of at most `limit`, from `queues`.
@@ -142,13 +116,11 @@ impl Positions {
     ) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if floors.swept {
-            state.judge(claim, self.remember);
+            let took = Duration::from_micros(claim.search_us.unsigned_abs());
+            state.next_sweep = Some(Instant::now() + SWEEP.max(50 * took));
             if jobs.iter().any(|job| state.is_below(job)) {
                 state.forget();
             }
-        }
-        if !state.needed || floors.idle {
-            return;
         }
         if state.count > KEPT {
             state.forget();
@@ -172,22 +144,6 @@ impl State {
     fn proven(&self, queue: &QueueName) -> impl Iterator<Item = (QueueName, i32, Place)> {
         let floors = self.floors.get(queue).into_iter().flatten();
         floors.filter_map(move |(priority, floor)| Some((queue.clone(), *priority, floor.proven?)))
-    }
-
-    /// Decides whether floors are needed, and when to look from the beginning again.
-    fn judge(&mut self, claim: &Claim, remember: Remember) {
-        self.needed = match remember {
-            // Slower to switch on than to switch off: a busy machine is no reason.
-            Remember::WhenSlow if self.needed => claim.search_us > 4000 + 20 * claim.candidates,
-            Remember::WhenSlow => claim.search_us > 12_000 + 80 * claim.candidates,
-            Remember::Always => true,
-            Remember::Never => false,
-        };
-        if !self.needed {
-            self.forget();
-        }
-        let took = Duration::from_micros(claim.search_us.unsigned_abs());
-        self.next_sweep = Some(Instant::now() + SWEEP.max(50 * took));
     }
 
     fn is_below(&self, job: &Job) -> bool {
@@ -268,15 +224,14 @@ fn place(job: &Job) -> Place {
 }
 
 impl Floors {
-    /// Whether the claim neither has floors nor is to find any.
-    pub(crate) fn are_of_no_use(&self) -> bool {
-        self.idle
+    /// The queues of the floors, an argument of `dequeue.sql`.
+    pub(crate) fn queues(&self) -> Param<'_> {
+        self.sent.iter().map(|(queue, ..)| queue.as_str()).collect()
     }
 
-    /// The four arguments of `dequeue.sql`.
-    pub(crate) fn params(&self) -> [Param<'_>; 4] {
+    /// The priorities, times and ids of the floors, the last arguments of both claims.
+    pub(crate) fn params(&self) -> [Param<'_>; 3] {
         [
-            self.sent.iter().map(|(queue, ..)| queue.as_str()).collect(),
             self.sent.iter().map(|(_, priority, _)| *priority).collect(),
             self.sent.iter().map(|(.., (time, _))| DateTime::from_timestamp_micros(*time)).collect(),
             self.sent.iter().map(|(.., (_, id))| *id).collect(),

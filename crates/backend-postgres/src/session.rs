@@ -10,7 +10,7 @@ mod tokio_postgres;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Bool, Nullable, Text, Timestamptz};
+use diesel::sql_types::{Array, BigInt, Bool, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 
 use crate::error::Failure;
@@ -35,6 +35,14 @@ pub(crate) struct Told {
     pub(crate) wake: Option<String>,
 }
 
+/// An answer of `settle_done.sql` or `settle_same.sql`: what was completed, and the queues in which something became
+/// leasable.
+#[derive(Debug, Default)]
+pub(crate) struct Completed {
+    pub(crate) jobs: Vec<i64>,
+    pub(crate) wake: Vec<String>,
+}
+
 /// A connection on which the operations of a transaction can be run.
 #[async_trait]
 pub(crate) trait Session: Send {
@@ -44,6 +52,8 @@ pub(crate) trait Session: Send {
     async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure>;
     /// Rows of `settle.sql`.
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure>;
+    /// The one row of `settle_done.sql` or `settle_same.sql`.
+    async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure>;
     /// How many rows there were or were changed.
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure>;
 }
@@ -78,6 +88,14 @@ impl Session for AsyncPgConnection {
             wake,
         };
         Ok(rows.into_iter().map(told).collect())
+    }
+
+    async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
+        type Row = (Nullable<Array<BigInt>>, Array<Text>);
+        let rows: Vec<(Option<Vec<i64>>, Vec<String>)> =
+            Statement::<Row>::new(text, params).rows(self).await?;
+        let completed = |(jobs, wake): (Option<_>, _)| Completed { jobs: jobs.unwrap_or_default(), wake };
+        Ok(rows.into_iter().next().map(completed).unwrap_or_default())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Nullable, Text};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
 
@@ -11,7 +10,7 @@ use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::session::{Session, Told};
 use crate::sql::Statements;
-use crate::statement::{Param, Statement};
+use crate::statement::Param;
 
 /// How often a statement that the server has given up on is tried again.
 const RACES: u32 = 10;
@@ -39,33 +38,31 @@ pub(crate) async fn settle(
     settle_once(conn, sql, items, &firsts).await
 }
 
-async fn settle_once(
-    conn: &mut AsyncPgConnection,
-    sql: &Statements,
-    items: &[(Receipt, Verdict)],
-    firsts: &[usize],
-) -> Result<Settling, Failure> {
-    match completions(items, firsts) {
-        Some(params) if same(items).is_none() => settle_done(conn, sql, items, firsts, params).await,
-        _ => settle_any(conn, sql, items, firsts).await,
-    }
-}
-
-/// Applies verdicts of every sort, on whatever connection.
-pub(crate) async fn settle_any<S: Session>(
+/// Applies verdicts, on whatever connection, by the smallest statement that will do.
+pub(crate) async fn settle_once<S: Session>(
     session: &mut S,
     sql: &Statements,
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
 ) -> Result<Settling, Failure> {
-    let told = match same(items) {
-        Some((epoch, result)) => settle_same(session, sql, items, firsts, epoch, result).await?,
-        None => session.told(&sql.settle, verdicts(items, firsts)).await?,
-    };
-    let rows = told.into_iter().map(|told| Ok((told.place, fate(&told)?, told.wake)));
-    let rows: Vec<_> =
-        rows.collect::<Result<_, StoreError>>().map_err(|error| Failure::Other(error.into()))?;
-    Ok(outcomes(items, firsts, rows))
+    if let Some((epoch, result)) = same(items) {
+        return settle_same(session, sql, items, firsts, epoch, result).await;
+    }
+    if let Some(params) = completions(items, firsts) {
+        let completed = session.completed(&sql.settle_done, params).await?;
+        let places = completed.jobs.into_iter().filter_map(place);
+        return Ok(outcomes(items, firsts, places.map(|place| (place, Fate::Completed)), completed.wake));
+    }
+    let told = session.told(&sql.settle, verdicts(items, firsts)).await?;
+    let wake = told.iter().filter_map(|told| told.wake.clone()).collect();
+    let fates = told.iter().filter_map(|told| Some((place(told.place)?, fate(told))));
+    let fates = fates.map(|(place, fate)| Ok((place, fate?))).collect::<Result<Vec<_>, StoreError>>();
+    Ok(outcomes(items, firsts, fates.map_err(|error| Failure::Other(error.into()))?, wake))
+}
+
+/// A place as the statements count, from 1 on, as a place here.
+fn place(place: i64) -> Option<usize> {
+    usize::try_from(place - 1).ok()
 }
 
 /// The places of the items whose receipt does not stand before them already (S11), by id: whoever locks several jobs locks
@@ -90,7 +87,7 @@ fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
     items.iter().all(is_same).then_some(first)
 }
 
-/// Completes jobs with one and the same result. The answers name ids, which are made places here.
+/// Completes jobs with one and the same result. The answer names ids, which are made places here.
 async fn settle_same<S: Session>(
     session: &mut S,
     sql: &Statements,
@@ -98,44 +95,26 @@ async fn settle_same<S: Session>(
     firsts: &[usize],
     epoch: Epoch,
     result: &str,
-) -> Result<Vec<Told>, Failure> {
-    let ids = firsts.iter().map(|place| items[*place].0.job.get()).collect();
-    let params = vec![ids, epoch.get().into(), result.into()];
-    let mut told = session.told(&sql.settle_same, params).await?;
-    for told in &mut told {
-        let place = firsts.binary_search_by_key(&told.place, |place| items[*place].0.job.get());
-        told.place = place.map_or(0, |place| place as i64 + 1);
-    }
-    Ok(told)
-}
-
-async fn settle_done(
-    conn: &mut AsyncPgConnection,
-    sql: &Statements,
-    items: &[(Receipt, Verdict)],
-    firsts: &[usize],
-    params: Vec<Param<'_>>,
 ) -> Result<Settling, Failure> {
-    let rows: Vec<(i64, Option<String>)> =
-        Statement::<(BigInt, Nullable<Text>)>::new(&sql.settle_done, params).rows(conn).await?;
-    let rows = rows.into_iter().map(|(place, wake)| (place, Fate::Completed, wake));
-    Ok(outcomes(items, firsts, rows.collect()))
+    let ids = firsts.iter().map(|place| items[*place].0.job.get()).collect();
+    let completed = session.completed(&sql.settle_same, vec![ids, epoch.get().into(), result.into()]).await?;
+    let place = |id: i64| firsts.binary_search_by_key(&id, |place| items[*place].0.job.get()).ok();
+    let places = completed.jobs.into_iter().filter_map(place);
+    Ok(outcomes(items, firsts, places.map(|place| (place, Fate::Completed)), completed.wake))
 }
 
-/// Puts the answers, which name the places of `firsts` from 1 on, in the order of the items.
+/// Puts the fates, which are of places in `firsts`, in the order of the items.
 fn outcomes(
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
-    rows: Vec<(i64, Fate, Option<String>)>,
+    fates: impl IntoIterator<Item = (usize, Fate)>,
+    wake: Vec<String>,
 ) -> Settling {
     let mut outcomes = vec![SettleOutcome::LeaseLost; items.len()]; // S2
-    let mut wake = Vec::new();
-    for (place, fate, queue) in rows {
-        let place = usize::try_from(place - 1).ok().and_then(|place| firsts.get(place));
-        if let Some(place) = place {
+    for (place, fate) in fates {
+        if let Some(place) = firsts.get(place) {
             outcomes[*place] = backend::settled_outcome(items[*place].0, fate);
         }
-        wake.extend(queue);
     }
     Settling { outcomes, wake }
 }

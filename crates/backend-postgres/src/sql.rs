@@ -2,19 +2,36 @@
 //!
 //! This is the one place where SQL text is changed: `{schema}` becomes the quoted name of a [`Schema`], which was
 //! checked, and a list gets its direction.
+//!
+//! The statements that run all the time are functions of the schema: the server plans such a statement once for each
+//! connection instead of on every call, which takes as long as running it, and the plan is made under settings that the
+//! function brings along, whoever's connection it runs on.
 
 use std::sync::Arc;
 
-use leasehold_core::Direction;
+use leasehold_core::{Direction, Queues};
 
 use crate::schema::Schema;
 
+/// What each function is made with. The plan must be right for every argument and for a table that was empty when it was
+/// made, so the planner is left no way but the indexes.
+const PLANNED_ONCE: &str = "LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off
+    SET enable_mergejoin = off SET jit = off";
+
 macro_rules! statements {
-    ($($name:ident),+ $(,)?) => {
+    (functions: $($function:ident($arguments:literal)),+; statements: $($name:ident),+ $(,)?) => {
+        /// What makes the functions.
+        pub(crate) const FUNCTIONS: &[&str] =
+            &[$(include_str!(concat!("../queries/", stringify!($function), ".sql"))),+];
+
         /// Every statement, ready to be sent.
         pub(crate) struct Statements {
+            $(pub(crate) $function: String,)+
             $(pub(crate) $name: String,)+
             jobs: [String; 2],
+            jobs_of_one: [String; 2],
             history: [String; 2],
         }
 
@@ -22,8 +39,10 @@ macro_rules! statements {
             /// The statements for the tables in `schema`.
             pub(crate) fn new(schema: &Schema) -> Arc<Self> {
                 Arc::new(Self {
+                    $($function: call(schema, stringify!($function), $arguments),)+
                     $($name: put_in(schema, include_str!(concat!("../queries/", stringify!($name), ".sql"))),)+
-                    jobs: both_ways(schema, include_str!("../queries/jobs.sql")),
+                    jobs: both_ways(schema, &jobs(ANY, "j.id")),
+                    jobs_of_one: both_ways(schema, &jobs(ONE, "j.id + 0")),
                     history: both_ways(schema, include_str!("../queries/history.sql")),
                 })
             }
@@ -32,15 +51,20 @@ macro_rules! statements {
 }
 
 statements!(
+    functions:
+    dequeue(9),
+    dequeue_one(7),
+    enqueue(8),
+    heartbeat(3),
+    settle(6),
+    settle_done(3),
+    settle_same(3);
+    statements:
     create_limits,
-    dequeue,
     dequeue_limited,
-    dequeue_one,
     discard,
-    enqueue,
     enqueue_keyed,
     facts,
-    heartbeat,
     is_finished,
     notify,
     now,
@@ -58,16 +82,16 @@ statements!(
     resume,
     retry_later,
     set_policy,
-    settle,
-    settle_done,
-    settle_same,
     stats,
     stuck,
 );
 
 impl Statements {
-    pub(crate) fn jobs(&self, direction: Direction) -> &str {
-        &self.jobs[place(direction)]
+    pub(crate) fn jobs(&self, queues: &Queues, direction: Direction) -> &str {
+        match queues {
+            Queues::Named(names) if names.len() == 1 => &self.jobs_of_one[place(direction)],
+            _ => &self.jobs[place(direction)],
+        }
     }
 
     pub(crate) fn history(&self, direction: Direction) -> &str {
@@ -77,7 +101,21 @@ impl Statements {
 
 /// `text` with the name of the schema in it.
 pub(crate) fn put_in(schema: &Schema, text: &str) -> String {
-    text.replace("{schema}", &schema.quoted())
+    text.replace("{schema}", &schema.quoted()).replace("{planned_once}", PLANNED_ONCE)
+}
+
+/// The call of a function with so many arguments.
+fn call(schema: &Schema, function: &str, arguments: usize) -> String {
+    let arguments: Vec<String> = (1..=arguments).map(|number| format!("${number}")).collect();
+    format!("SELECT * FROM {}.{function}({})", schema.quoted(), arguments.join(", "))
+}
+
+const ANY: &str = "($1::text[] IS NULL OR j.queue_name = ANY ($1::text[]))";
+const ONE: &str = "j.queue_name = ($1::text[])[1]";
+
+/// A list of jobs, by the queues that are meant and by the order in which an index has them.
+fn jobs(named: &str, id: &str) -> String {
+    include_str!("../queries/jobs.sql").replace("{named}", named).replace("{id}", id)
 }
 
 fn both_ways(schema: &Schema, text: &str) -> [String; 2] {

@@ -106,7 +106,7 @@ impl Shared {
         backend::check_verdict(&verdict, &self.capabilities)?;
         let items = [(*receipt, verdict)];
         let settling =
-            settle::settle_any(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
+            settle::settle_once(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
         let queues = settling.wake.iter().map(String::as_str);
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
         match settling.outcomes.into_iter().next() {

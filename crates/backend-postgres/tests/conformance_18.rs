@@ -4,7 +4,5 @@
 mod support;
 
 fn main() {
-    leasehold_conformance::main(
-        support::Server::direct("postgres 18", "LEASEHOLD_TEST_POSTGRES18_URL").remembering(),
-    );
+    leasehold_conformance::main(support::Server::direct("postgres 18", "LEASEHOLD_TEST_POSTGRES18_URL"));
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use diesel_async::SimpleAsyncConnection;
-use leasehold_core::{Dequeue, NewJob, Store, StoreError};
+use leasehold_core::{BatchSize, Dequeue, NewJob, Store, StoreError};
 use leasehold_postgres::PgStore;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,8 +61,20 @@ async fn the_script_makes_the_same_tables() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tables_the_error_says_what_to_do() {
     let url = support::url("LEASEHOLD_TEST_POSTGRES_URL");
-    let store = PgStore::builder().schema(support::fresh_schema()).connect(&url).await.unwrap();
-    let error = store.enqueue(&[NewJob::builder("q", "k").build().unwrap()]).await.unwrap_err();
-    let source = std::error::Error::source(&error).unwrap().to_string();
-    assert!(source.contains("migrate"), "{error}: {source}");
+    let schema = support::fresh_schema();
+    let store = PgStore::builder().schema(schema.clone()).connect(&url).await.unwrap();
+    let says_it = async |what: &str| {
+        let errors = [
+            store.enqueue(&[NewJob::builder("q", "k").build().unwrap()]).await.unwrap_err(),
+            store.reclaim(BatchSize::ONE).await.unwrap_err(),
+        ];
+        for error in errors {
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(source.contains("migrate"), "{what}: {error}: {source}");
+        }
+    };
+    says_it("no schema").await;
+    let create = format!("CREATE SCHEMA {schema}");
+    store.pool().get().await.unwrap().batch_execute(&create).await.unwrap();
+    says_it("an empty schema").await;
 }

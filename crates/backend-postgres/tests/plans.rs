@@ -9,20 +9,29 @@ use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_postgres::{PgStore, Schema};
 use serde_json::Value;
 
-const DEQUEUE: &str = include_str!("../queries/dequeue.sql");
-const DEQUEUE_LIMITED: &str = include_str!("../queries/dequeue_limited.sql");
-const SETTLE_DONE: &str = include_str!("../queries/settle_done.sql");
-const SETTLE: &str = include_str!("../queries/settle.sql");
-const HEARTBEAT: &str = include_str!("../queries/heartbeat.sql");
-const RECLAIM: &str = include_str!("../queries/reclaim.sql");
-const FACTS: &str = include_str!("../queries/facts.sql");
+/// The functions, which plan their statement once: every call of it, and an execution to begin with.
+const FUNCTIONS: &[(&str, &str, &str)] = &[
+    ("dequeue", include_str!("../queries/dequeue.sql"), "'{q}', 1, 1, 1, 'w', '{}', '{}', '{}', '{}'"),
+    ("dequeue_one", include_str!("../queries/dequeue_one.sql"), "'q', 1, 1, 'w', '{}', '{}', '{}'"),
+    ("settle", include_str!("../queries/settle.sql"), "'{1}', '{1}', '{null}', '{1}', '{1}', '{1}'"),
+    ("settle_done", include_str!("../queries/settle_done.sql"), "'{1}', '{1}', '{null}'"),
+    ("settle_same", include_str!("../queries/settle_same.sql"), "'{1}', 1, 'null'"),
+    ("heartbeat", include_str!("../queries/heartbeat.sql"), "'{1}', '{1}', 1"),
+];
+/// The statements that are planned for the arguments of each call.
+const STATEMENTS: &[(&str, &str)] = &[
+    ("dequeue_limited", include_str!("../queries/dequeue_limited.sql")),
+    ("reclaim", include_str!("../queries/reclaim.sql")),
+    ("facts", include_str!("../queries/facts.sql")),
+];
 
 const JOBS: u32 = 1_000_000;
 /// How many jobs a claim asks for, and how many more it looks at.
 const LIMIT: u64 = 100;
 const WINDOW: u64 = 150;
 
-/// A million rows in a schema of their own, with statistics from before they came: the planner believes in an empty table.
+/// A million rows in a schema of their own, with statistics from before they came: the planner believes in an empty table,
+/// and what is planned once was planned for that.
 struct Scene {
     conn: AsyncPgConnection,
     schema: Schema,
@@ -37,11 +46,25 @@ impl Scene {
         store.migrate().await.unwrap();
         let mut conn =
             diesel_async::pooled_connection::deadpool::Object::take(store.pool().get().await.unwrap());
-        conn.batch_execute(PgStore::SETTINGS).await.unwrap();
+        let prepare = |text: &str| text.replace("{schema}", &format!("\"{schema}\""));
+        let off = format!("ALTER TABLE {schema}.job_queue SET (autovacuum_enabled = off)");
+        conn.batch_execute(&off).await.unwrap();
+        conn.batch_execute(&format!("VACUUM ANALYZE {schema}.job_queue")).await.unwrap();
+        for (name, text, arguments) in FUNCTIONS {
+            let body = text.split_once("RETURN QUERY\n").unwrap().1.rsplit_once(";\nEND").unwrap().0;
+            settings(&mut conn, &schema, name).await;
+            conn.batch_execute(&format!(
+                "PREPARE {name} AS {}; EXECUTE {name}({arguments}); RESET ALL",
+                prepare(body)
+            ))
+            .await
+            .unwrap();
+        }
+        for (name, text) in STATEMENTS {
+            conn.batch_execute(&format!("PREPARE {name} AS {}", prepare(text))).await.unwrap();
+        }
         conn.batch_execute(&format!(
-            "ALTER TABLE {schema}.job_queue SET (autovacuum_enabled = off);
-             ANALYZE {schema}.job_queue;
-             INSERT INTO {schema}.job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at,
+            "INSERT INTO {schema}.job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at,
                                              created_at, updated_at)
              SELECT {queue}, 'work', {priority}, '{{\"n\":1}}', '{{}}', 5, {available_at}, now(), now()
              FROM generate_series(1, {JOBS}) n"
@@ -56,20 +79,23 @@ impl Scene {
     }
 
     /// What the server did for the statement, which is then undone.
-    async fn plan(&mut self, text: &str, arguments: &str) -> Plan {
+    async fn plan(&mut self, name: &str, arguments: &str) -> Plan {
         #[derive(diesel::QueryableByName)]
         struct Line {
             #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
             line: String,
         }
-        let text = text.replace("{schema}", &format!("\"{}\"", self.schema));
-        self.conn.batch_execute(&format!("DEALLOCATE ALL; PREPARE asked AS {text}; BEGIN")).await.unwrap();
-        let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE asked({arguments})");
+        match FUNCTIONS.iter().any(|(function, ..)| *function == name) {
+            true => settings(&mut self.conn, &self.schema, name).await,
+            false => self.conn.batch_execute(PgStore::SETTINGS).await.unwrap(),
+        }
+        self.conn.batch_execute("BEGIN").await.unwrap();
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {name}({arguments})");
         let shown: Vec<Line> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
         self.conn.batch_execute("ROLLBACK; BEGIN").await.unwrap();
-        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked({arguments})");
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name}({arguments})");
         let json: Vec<Json> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
-        self.conn.batch_execute("ROLLBACK").await.unwrap();
+        self.conn.batch_execute("ROLLBACK; RESET ALL").await.unwrap();
         let json: Value = json[0].plan.clone();
         let text = shown.into_iter().map(|line| line.line).collect::<Vec<_>>().join("\n");
         Plan { root: json[0]["Plan"].clone(), text }
@@ -77,11 +103,15 @@ impl Scene {
 
     async fn claim(&mut self, queues: &str) -> Plan {
         let none = "'{}', '{}', '{}', '{}'";
-        self.plan(DEQUEUE, &format!("{queues}, {LIMIT}, {WINDOW}, 60000000, 'w', {none}")).await
+        self.plan("dequeue", &format!("{queues}, {LIMIT}, {WINDOW}, 60000000, 'w', {none}")).await
+    }
+
+    async fn claim_one(&mut self, queue: &str) -> Plan {
+        self.plan("dequeue_one", &format!("'{queue}', {LIMIT}, 60000000, 'w', '{{}}', '{{}}', '{{}}'")).await
     }
 
     async fn claim_matching(&mut self) -> Plan {
-        self.plan(DEQUEUE_LIMITED, &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w'")).await
+        self.plan("dequeue_limited", &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w'")).await
     }
 
     /// Makes the first jobs leased, some of them for a time that has passed.
@@ -97,6 +127,23 @@ impl Scene {
 
     async fn end(mut self) {
         self.conn.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).await.unwrap();
+    }
+}
+
+/// Makes the settings under which a function plans.
+async fn settings(conn: &mut AsyncPgConnection, schema: &Schema, function: &str) {
+    #[derive(diesel::QueryableByName)]
+    struct Setting {
+        #[diesel(sql_type = Text)]
+        setting: String,
+    }
+    let asked = "SELECT unnest(proconfig) AS setting FROM pg_proc
+                 WHERE pronamespace = quote_ident($1)::regnamespace AND proname = $2";
+    let asked = diesel::sql_query(asked).bind::<Text, _>(schema.to_string()).bind::<Text, _>(function);
+    let settings: Vec<Setting> = asked.load(conn).await.unwrap();
+    assert!(!settings.is_empty(), "{function} has no settings of its own");
+    for Setting { setting } in settings {
+        conn.batch_execute(&format!("SET {setting}")).await.unwrap();
     }
 }
 
@@ -146,9 +193,12 @@ impl Plan {
 const CLAIM: u64 = 45 * LIMIT;
 
 async fn claims_are_bounded(mut scene: Scene, queues: &str, what: &str, pages: u64) {
+    let one = queues.trim_matches(['\'', '{', '}']).split(',').next().unwrap_or_default();
     for statistics in ["old statistics", "new statistics"] {
         let plan = scene.claim(queues).await;
         plan.is_bounded(&format!("{what}, {statistics}"), pages);
+        let plan = scene.claim_one(one).await;
+        plan.is_bounded(&format!("{what}, one queue, {statistics}"), pages);
         let plan = scene.claim_matching().await;
         plan.is_bounded(&format!("{what} by prefix, {statistics}"), 2 * pages);
         scene.analyze().await;
@@ -195,15 +245,17 @@ async fn verdicts_heartbeats_reclaims_and_looks() {
     let [ones, nulls, none, half] = ["1", "\"null\"", "NULL", "0.5"].map(|value| all(&|_| value.to_owned()));
     for statistics in ["old", "new"] {
         let what = |what: &str| format!("{what}, {statistics} statistics");
-        let plan = scene.plan(SETTLE_DONE, &format!("{ids}, {ones}, {nulls}")).await;
+        let plan = scene.plan("settle_done", &format!("{ids}, {ones}, {nulls}")).await;
         plan.is_bounded(&what("settle done"), 30 * LIMIT);
-        let plan = scene.plan(SETTLE, &format!("{ids}, {ones}, {nulls}, {ones}, {none}, {half}")).await;
+        let plan = scene.plan("settle_same", &format!("{ids}, 1, 'null'")).await;
+        plan.is_bounded(&what("settle same"), 30 * LIMIT);
+        let plan = scene.plan("settle", &format!("{ids}, {ones}, {nulls}, {ones}, {none}, {half}")).await;
         plan.is_bounded(&what("settle retry"), 60 * LIMIT);
-        let plan = scene.plan(HEARTBEAT, &format!("{ids}, {ones}, 60000000")).await;
+        let plan = scene.plan("heartbeat", &format!("{ids}, {ones}, 60000000")).await;
         plan.is_bounded(&what("heartbeat"), 45 * LIMIT);
-        let plan = scene.plan(RECLAIM, "100").await;
+        let plan = scene.plan("reclaim", "100").await;
         plan.is_bounded(&what("reclaim"), 60 * LIMIT);
-        let plan = scene.plan(FACTS, "'{q}', NULL, NULL").await;
+        let plan = scene.plan("facts", "'{q}', NULL, NULL").await;
         plan.is_bounded(&what("facts"), 30 * LIMIT);
         scene.analyze().await;
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{Arguments, Row};
 
-use super::{Keyed, Session, Told};
+use super::{Completed, Keyed, Session, Told};
 use crate::error::Failure;
 use crate::statement::Param;
 
@@ -20,6 +20,11 @@ impl Session for PgConnection {
 
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure> {
         rows(self, text, params, told).await
+    }
+
+    async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
+        let rows = rows(self, text, params, completed).await?;
+        Ok(rows.into_iter().next().unwrap_or_default())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
@@ -44,6 +49,10 @@ fn keyed(row: &PgRow) -> sqlx::Result<Keyed> {
         key: row.try_get(2)?,
         deduplicated: row.try_get::<Option<bool>, _>(3)?.unwrap_or_default(),
     })
+}
+
+fn completed(row: &PgRow) -> sqlx::Result<Completed> {
+    Ok(Completed { jobs: row.try_get::<Option<Vec<i64>>, _>(0)?.unwrap_or_default(), wake: row.try_get(1)? })
 }
 
 fn told(row: &PgRow) -> sqlx::Result<Told> {

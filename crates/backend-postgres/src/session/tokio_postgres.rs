@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use postgres_types::{ToSql, Type};
 use tokio_postgres::{Row, Transaction};
 
-use super::{Keyed, Session, Told};
+use super::{Completed, Keyed, Session, Told};
 use crate::error::Failure;
 use crate::statement::Param;
 
@@ -25,6 +25,11 @@ impl Session for Transaction<'_> {
 
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure> {
         rows(self, text, &params, told).await
+    }
+
+    async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
+        let rows = rows(self, text, &params, completed).await?;
+        Ok(rows.into_iter().next().unwrap_or_default())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
@@ -51,6 +56,10 @@ fn keyed(row: &Row) -> Result<Keyed, tokio_postgres::Error> {
         key: row.try_get(2)?,
         deduplicated: row.try_get::<_, Option<bool>>(3)?.unwrap_or_default(),
     })
+}
+
+fn completed(row: &Row) -> Result<Completed, tokio_postgres::Error> {
+    Ok(Completed { jobs: row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default(), wake: row.try_get(1)? })
 }
 
 fn told(row: &Row) -> Result<Told, tokio_postgres::Error> {

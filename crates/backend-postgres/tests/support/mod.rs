@@ -13,7 +13,7 @@ use diesel_async::{
 };
 use leasehold_conformance::{BoxError, Harness, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
-use leasehold_postgres::{PgStore, PgStoreBuilder, Remember, Schema, WakeupMode};
+use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
 
 /// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
 pub(crate) fn url(variable: &str) -> String {
@@ -30,7 +30,6 @@ pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) url: String,
     pub(crate) wakeups: WakeupMode,
-    pub(crate) remember: Remember,
 }
 
 /// One schema, and the handles on it.
@@ -57,7 +56,7 @@ pub(crate) async fn fresh_store(url: &str) -> PgStore {
 impl Server {
     /// A server that is reached directly.
     pub(crate) fn direct(name: &'static str, variable: &str) -> Self {
-        Self { name, url: url(variable), wakeups: WakeupMode::Notify, remember: Remember::WhenSlow }
+        Self { name, url: url(variable), wakeups: WakeupMode::Notify }
     }
 
     /// A server behind a PgBouncer in transaction mode, through which nobody can listen.
@@ -65,13 +64,8 @@ impl Server {
         Self { wakeups: WakeupMode::Local, ..Self::direct(name, variable) }
     }
 
-    /// The same, with claims that always remember where they left off.
-    pub(crate) fn remembering(self) -> Self {
-        Self { remember: Remember::Always, ..self }
-    }
-
     fn builder(&self, schema: &Schema) -> PgStoreBuilder {
-        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups).remember(self.remember)
+        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups)
     }
 }
 
