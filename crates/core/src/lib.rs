@@ -32,6 +32,7 @@ mod headers;
 mod inspect;
 mod invalid;
 mod job;
+mod job_kind;
 mod json;
 #[cfg(feature = "mock")]
 mod mock;
@@ -55,6 +56,7 @@ pub use headers::Headers;
 pub use inspect::{Explanation, NextAvailable, QueueStats, QueueUsage};
 pub use invalid::{Invalid, Problem};
 pub use job::{Epoch, FinalStatus, FinishedJob, Job, JobId, Lease, Outcome, Receipt, Record};
+pub use job_kind::JobKind;
 pub use json::Json;
 #[cfg(feature = "mock")]
 pub use mock::{MockStore, MockTxStore};

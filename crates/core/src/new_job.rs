@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::bounded::MaxAttempts;
 use crate::headers::Headers;
 use crate::invalid::Invalid;
+use crate::job_kind::JobKind;
 use crate::json::Json;
 use crate::name::{Kind, QueueName, UniqueKey};
 use crate::time::Schedule;
@@ -41,6 +42,19 @@ pub struct NewJob {
 }
 
 impl NewJob {
+    /// A job with a payload of this type, whose kind is [`JobKind::KIND`].
+    pub fn of<K, Q>(queue: Q, payload: &K) -> NewJobBuilder
+    where
+        K: JobKind,
+        Q: TryInto<QueueName>,
+        Invalid: From<Q::Error>,
+    {
+        match queue.try_into() {
+            Ok(queue) => named::<K>(queue).payload(payload),
+            Err(error) => NewJobBuilder(Err(error.into())),
+        }
+    }
+
     /// Begins a job for `queue` of this `kind`. What is wrong with any part is told by [`build`](NewJobBuilder::build).
     pub fn builder<Q, K>(queue: Q, kind: K) -> NewJobBuilder
     where
@@ -207,4 +221,9 @@ pub struct Enqueued {
     pub id: crate::JobId,
     /// Whether it was there before, under the same unique key.
     pub deduplicated: bool,
+}
+
+/// A job of this kind, with nothing in it yet.
+fn named<K: JobKind>(queue: QueueName) -> NewJobBuilder {
+    NewJob::builder(queue, K::KIND)
 }

@@ -1,0 +1,209 @@
+//! A worker that is running.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold_core::{Invalid, JobState, Problem, Queues, Store};
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::{Dispatcher, Settings, Stop, Stopped};
+use crate::execute::{Executor, MakeSpan};
+use crate::heart::{Heart, HeartbeatOn};
+use crate::leases::Leases;
+use crate::outage::{Outage, with_causes};
+use crate::report::{Reporter, WorkerEvent, WorkerStats};
+use crate::router::Router;
+use crate::source::Source;
+
+/// What a builder has put together.
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) settings: Settings,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) router: Router,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) make_span: MakeSpan,
+    pub(crate) heartbeat: HeartbeatOn,
+    pub(crate) sample_every: Option<Duration>,
+}
+
+/// A worker that is running. Clones are handles on the same worker. Dropping them all does not stop it.
+#[derive(Clone)]
+pub struct WorkerHandle {
+    wake: Arc<Notify>,
+    stop: Stop,
+    grace: Duration,
+    reporter: Reporter,
+    stopped: watch::Receiver<Option<Stopped>>,
+}
+
+impl WorkerHandle {
+    pub(crate) fn start(parts: Parts) -> Result<Self, Invalid> {
+        let Parts { store, settings, sources, .. } = parts;
+        let (reporter, leases, wake, stop) =
+            (Reporter::new(), Arc::new(Leases::default()), Arc::new(Notify::new()), Stop::default());
+        let grace = settings.grace;
+        let ended = CancellationToken::new();
+        let heart = Heart {
+            store: Arc::clone(&store),
+            leases: Arc::clone(&leases),
+            lease: settings.lease,
+            reporter: reporter.clone(),
+            stop: ended.clone(),
+        };
+        heart.start(parts.heartbeat).map_err(no_thread)?;
+        let hints: Vec<Arc<Notify>> = sources.iter().map(|_| Arc::new(Notify::new())).collect();
+        for (source, hint) in sources.iter().zip(&hints) {
+            tokio::spawn(listen(Arc::clone(&store), source.queues.clone(), Arc::clone(hint), ended.clone()));
+        }
+        if let Some(every) = parts.sample_every {
+            let queues = sources.iter().map(|source| source.queues.clone()).collect();
+            tokio::spawn(sample(Arc::clone(&store), queues, every, ended.clone()));
+        }
+        let executor = Executor {
+            router: parts.router,
+            timeout: parts.timeout,
+            make_span: parts.make_span,
+            reporter: reporter.clone(),
+        };
+        let dispatcher = Dispatcher::new(
+            store,
+            settings,
+            Arc::new(executor),
+            leases,
+            reporter.clone(),
+            Arc::clone(&wake),
+            stop.clone(),
+            sources,
+        );
+        let (said, stopped) = watch::channel(None);
+        tokio::spawn(async move {
+            let stopped = dispatcher.run(hints).await;
+            ended.cancel();
+            said.send_replace(Some(stopped));
+        });
+        Ok(Self { wake, stop, grace, reporter, stopped })
+    }
+
+    /// Stops claiming, waits up to `grace` for the handlers that run, and gives back those that are still running then,
+    /// their attempt refunded. Called again, or with no grace, it does not wait.
+    pub async fn shutdown(&self, grace: Duration) -> Stopped {
+        if self.stop.claiming.is_cancelled() {
+            self.stop.waiting.cancel();
+        }
+        self.stop.claiming.cancel();
+        let ends = Instant::now() + grace;
+        tokio::select! {
+            stopped = self.join() => return stopped,
+            () = tokio::time::sleep_until(ends) => self.stop.waiting.cancel(),
+        }
+        self.join().await
+    }
+
+    /// Waits until the worker has stopped, by whomever it was told to.
+    pub async fn join(&self) -> Stopped {
+        let mut stopped = self.stopped.clone();
+        match stopped.wait_for(Option::is_some).await {
+            Ok(stopped) => stopped.unwrap_or_default(),
+            // Its runtime is gone, and it with it.
+            Err(_) => Stopped::default(),
+        }
+    }
+
+    /// Runs until the process is told to end (SIGTERM or SIGINT), then shuts down with the builder's grace. A second signal
+    /// does not wait.
+    ///
+    /// # Errors
+    /// The operating system's, if signals cannot be heard.
+    pub async fn run_until_signal(&self) -> std::io::Result<Stopped> {
+        let mut signals = crate::signals::Signals::new()?;
+        tokio::select! {
+            stopped = self.join() => return Ok(stopped),
+            () = signals.next() => {}
+        }
+        tracing::info!(grace = ?self.grace, "told to stop; a second signal stops at once");
+        tokio::select! {
+            stopped = self.shutdown(self.grace) => Ok(stopped),
+            () = signals.next() => Ok(self.shutdown(Duration::ZERO).await),
+        }
+    }
+
+    /// Looks for jobs now. Any number of calls while the worker is busy is one look.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// The worker in numbers, since it was started.
+    pub fn stats(&self) -> WorkerStats {
+        self.reporter.stats()
+    }
+
+    /// What happens from now on. Who is too slow misses some, and is told how many.
+    pub fn events(&self) -> broadcast::Receiver<WorkerEvent> {
+        self.reporter.events()
+    }
+}
+
+impl fmt::Debug for WorkerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerHandle").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+fn no_thread(error: std::io::Error) -> Invalid {
+    tracing::error!(%error, "no thread for the heartbeats");
+    Invalid::new("concurrency", Problem::Malformed { expected: "a system with a thread to spare" })
+}
+
+/// Passes the store's hints on, and subscribes again when the stream ends.
+async fn listen(store: Arc<dyn Store>, queues: Queues, hint: Arc<Notify>, stop: CancellationToken) {
+    let mut outage = Outage::new("wakeups");
+    let listening = async {
+        loop {
+            match store.wakeups(&queues).await {
+                Ok(mut hints) => {
+                    if outage.over() {
+                        hint.notify_one(); // Some may have been missed.
+                    }
+                    while hints.next().await.is_some() {
+                        hint.notify_one();
+                    }
+                    tokio::time::sleep(outage.failed(&"the stream of hints has ended")).await;
+                }
+                Err(error) => tokio::time::sleep(outage.failed(&with_causes(&error))).await,
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = listening => {}
+    }
+}
+
+/// Publishes the numbers of the queues.
+async fn sample(store: Arc<dyn Store>, queues: Vec<Queues>, every: Duration, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        for queues in &queues {
+            // A store that does not answer is told about by those who need it.
+            for stats in store.stats(queues).await.unwrap_or_default() {
+                let count = |state| stats.states.get(&state).copied().unwrap_or_default() as f64;
+                let queue = stats.queue.to_string();
+                metrics::gauge!("leasehold_ready", "queue" => queue.clone()).set(count(JobState::Ready));
+                metrics::gauge!("leasehold_running", "queue" => queue.clone()).set(count(JobState::Running));
+                let waiting = count(JobState::Scheduled) + count(JobState::Retrying);
+                metrics::gauge!("leasehold_waiting", "queue" => queue.clone()).set(waiting);
+                metrics::gauge!("leasehold_dead_letters", "queue" => queue).set(stats.dead_letters as f64);
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What the tests of the worker share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use leasehold_core::{FinishedJob, HistoryFilter, JobKind, NewJob, Store};
+use leasehold_memory::{Clock, MemoryStore};
+use leasehold_worker::{HeartbeatOn, Worker, WorkerBuilder, WorkerEvent, WorkerHandle};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// The store's clock goes by tokio's, which tests pause and move.
+pub struct TokioClock {
+    start: Instant,
+    epoch: DateTime<Utc>,
+}
+
+impl TokioClock {
+    pub fn new() -> Self {
+        Self { start: Instant::now(), epoch: "2026-11-16T12:00:00Z".parse().unwrap() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> DateTime<Utc> {
+        self.epoch + self.start.elapsed()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub n: u64,
+}
+
+impl JobKind for Work {
+    const KIND: &'static str = "work";
+}
+
+pub fn store() -> MemoryStore {
+    MemoryStore::with_clock(TokioClock::new())
+}
+
+/// A worker on paused time.
+pub fn worker(store: &MemoryStore) -> WorkerBuilder {
+    Worker::builder(Arc::new(store.clone())).queue("q").heartbeat_on(HeartbeatOn::Task)
+}
+
+pub async fn enqueue(store: &dyn Store, count: u64) {
+    let jobs: Vec<NewJob> = (0..count).map(|n| NewJob::of("q", &Work { n }).build().unwrap()).collect();
+    store.enqueue(&jobs).await.unwrap();
+}
+
+/// Waits until so many jobs are in the history, for an hour of paused time at most.
+pub async fn finished(store: &dyn Store, count: usize) -> Vec<FinishedJob> {
+    for _ in 0..360_000 {
+        let filter = HistoryFilter {
+            limit: leasehold_core::BatchSize::new(10_000).unwrap(),
+            ..HistoryFilter::default()
+        };
+        let page = store.history(&filter).await.unwrap();
+        if page.items.len() >= count {
+            return page.items;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("fewer than {count} jobs are finished: {:?}", store.jobs(&Default::default()).await);
+}
+
+/// The next event that `wanted` takes, within an hour of paused time.
+pub async fn event<T>(worker: &WorkerHandle, wanted: impl Fn(WorkerEvent) -> Option<T>) -> T {
+    let mut events = worker.events();
+    let next = async {
+        loop {
+            if let Some(found) = wanted(events.recv().await.unwrap()) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3600), next).await.unwrap()
+}
