@@ -63,8 +63,13 @@ async fn enqueue_plain<S: Session>(
     sql: &Statements,
     jobs: &[NewJob],
 ) -> Result<Vec<Enqueued>, Failure> {
-    let all: Vec<usize> = (0..jobs.len()).collect();
-    let mut ids = session.numbers(&sql.enqueue, columns(jobs, &all)).await?;
+    let mut ids = match jobs {
+        [job] => session.numbers(&sql.enqueue_one, values(job)).await?,
+        _ => {
+            let all: Vec<usize> = (0..jobs.len()).collect();
+            session.numbers(&sql.enqueue, columns(jobs, &all)).await?
+        }
+    };
     ids.sort_unstable(); // E2: they were given in the order of the jobs.
     Ok(ids.into_iter().map(|id| Enqueued { id: JobId::new(id), deduplicated: false }).collect())
 }
@@ -144,6 +149,20 @@ fn columns<'a>(jobs: &'a [NewJob], places: &[usize]) -> Vec<Param<'a>> {
         sent().map(|job| job.max_attempts().map(|attempts| attempts.get() as i32)).collect(),
         sent().map(|job| delay_us(job.schedule())).collect(),
         sent().map(|job| at(job.schedule())).collect(),
+    ]
+}
+
+/// The same for one job: value by value.
+fn values(job: &NewJob) -> Vec<Param<'_>> {
+    vec![
+        job.queue().as_str().into(),
+        job.kind().as_str().into(),
+        job.priority().into(),
+        job.payload().as_str().into(),
+        Param::Text(Some(headers(job.headers()))),
+        job.max_attempts().map(|attempts| attempts.get() as i32).into(),
+        delay_us(job.schedule()).into(),
+        at(job.schedule()).into(),
     ]
 }
 

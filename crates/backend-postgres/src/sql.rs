@@ -55,6 +55,7 @@ statements!(
     dequeue(9),
     dequeue_one(7),
     enqueue(8),
+    enqueue_one(8),
     heartbeat(3),
     settle(6),
     settle_done(3),

@@ -23,7 +23,7 @@ pub(crate) type List<T> = Option<Vec<Option<T>>>;
 /// An argument of a statement. The same for every driver.
 #[derive(Debug, Clone)]
 pub(crate) enum Param<'a> {
-    Text(Option<&'a str>),
+    Text(Option<Cow<'a, str>>),
     Int(Option<i32>),
     BigInt(Option<i64>),
     Double(Option<f64>),
@@ -76,13 +76,13 @@ params! {
 
 impl<'a> From<&'a str> for Param<'a> {
     fn from(value: &'a str) -> Self {
-        Self::Text(Some(value))
+        Self::Text(Some(Cow::Borrowed(value)))
     }
 }
 
 impl<'a> From<Option<&'a str>> for Param<'a> {
     fn from(value: Option<&'a str>) -> Self {
-        Self::Text(value)
+        Self::Text(value.map(Cow::Borrowed))
     }
 }
 

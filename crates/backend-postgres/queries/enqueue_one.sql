@@ -1,0 +1,21 @@
+-- Accepts one job without a unique key: enqueue.sql without the lists. It has no settings of its own, which would cost as much as
+-- the rest: there is but one way to run it, so the server keeps its plan anyway.
+CREATE FUNCTION {schema}.enqueue_one(
+    queue text, kind text, priority integer, payload text, headers text, attempts_allowed integer, delay_us bigint,
+    at timestamptz
+) RETURNS TABLE (id bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
+INSERT INTO {schema}.job_queue
+    (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
+VALUES ($1, $2, $3, $4::json, $5::json,
+        coalesce($6, (SELECT p.max_attempts FROM {schema}.effective_policy($1) p
+                      WHERE EXISTS (SELECT FROM {schema}.job_queue_config)), 5), -- E12
+        greatest(statement_timestamp(), coalesce($8, least( -- E8
+            statement_timestamp() + coalesce($7, 0) * interval '1 microsecond',
+            timestamptz '9999-12-31 23:59:59.999999+00'))),
+        statement_timestamp(), statement_timestamp())
+RETURNING id;
+END
+$$;
