@@ -7,6 +7,18 @@
 --
 -- Rows with an id of 0 name queues that were not served: `place` 0 if the row is missing, and then nothing at all was
 -- leased; 1 if the queue must be looked at again. The others are leased jobs, in the order of `place`.
+CREATE FUNCTION {schema}.dequeue_limited(
+    queues text[], queues_from text, queues_to text, served_last text, wanted integer, lease_us bigint,
+    worker text
+) RETURNS TABLE (
+    place bigint, id bigint, queue_name text, kind text, priority integer, unique_key text, payload json, headers json,
+    attempts integer, max_attempts integer, available_at timestamptz, lease_until timestamptz, locked_by text,
+    lease_epoch bigint, first_leased_at timestamptz, last_error json, redrives integer, created_at timestamptz,
+    updated_at timestamptz
+) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE waiting (step, round, name) AS (
     -- Queues with jobs, one index probe each: those after $4, then those up to it.
     SELECT 0, 0, $4::text COLLATE "C"
@@ -129,8 +141,8 @@ WITH RECURSIVE waiting (step, round, name) AS (
     SELECT j.id, p.place, p.name, p.max_lease_us FROM (SELECT * FROM picked ORDER BY place) p
     CROSS JOIN LATERAL (
         SELECT j.id FROM {schema}.job_queue j
-        WHERE j.id = p.id
-          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
+        WHERE j.id = p.id -- The rest in words that no index knows.
+          AND coalesce(j.locked_by, '') = '' AND j.attempts + 0 < j.max_attempts AND j.available_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED -- D2
     ) j
     LIMIT $5::integer -- D5
@@ -166,4 +178,6 @@ UNION ALL
 SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
        j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,
        j.created_at, j.updated_at
-FROM leased j
+FROM leased j;
+END
+$$;

@@ -1,4 +1,12 @@
 -- What decides when a queue is worth a look, and why a job of it is not running: a few index probes for each queue.
+CREATE FUNCTION {schema}.facts(queues text[], queues_from text, queues_to text) RETURNS TABLE (
+    name text, now timestamptz, leased bigint, first_lease_until timestamptz, first_leased_id bigint, exhausted boolean,
+    first_id bigint, first_id_available_at timestamptz, first_id_waits boolean, first_available_at timestamptz,
+    first_ready_id bigint, full_at timestamptz, rate_per_sec double precision, rate_burst integer
+) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE named (name) AS (
     SELECT name FROM unnest($1::text[]) q (name)
 ), live (name) AS (
@@ -61,4 +69,6 @@ LEFT JOIN LATERAL (
           AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
         ORDER BY j.available_at, j.id LIMIT 1) x
     LIMIT 1
-) ready ON true
+) ready ON true;
+END
+$$;

@@ -1,5 +1,11 @@
 -- Takes back leases that have passed, queue by queue, and jobs whose attempts are spent. Locked jobs are passed over and
 -- hide no others (R5).
+CREATE FUNCTION {schema}.reclaim(wanted integer) RETURNS TABLE (
+    id bigint, queue_name text, kind text, attempts integer, locked_by text, available_at timestamptz
+) {planned_once} AS $$
+#variable_conflict use_column
+BEGIN
+RETURN QUERY
 WITH RECURSIVE leasing (name) AS (
     (SELECT j.queue_name FROM {schema}.job_queue j WHERE j.lease_until IS NOT NULL ORDER BY j.queue_name LIMIT 1)
     UNION ALL
@@ -37,7 +43,7 @@ WITH RECURSIVE leasing (name) AS (
         updated_at = statement_timestamp()
     FROM due d
     WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND j.id = d.id
-      AND j.lease_until <= statement_timestamp() AND j.attempts < j.max_attempts
+      AND coalesce(j.lease_until <= statement_timestamp(), false) AND j.attempts < j.max_attempts
     RETURNING j.id, j.queue_name, j.kind, j.attempts, d.locked_by, j.available_at
 ), finished AS (
     DELETE FROM {schema}.job_queue j USING due d
@@ -57,4 +63,6 @@ WITH RECURSIVE leasing (name) AS (
 )
 SELECT r.id, r.queue_name, r.kind, r.attempts, r.locked_by, r.available_at FROM requeued r
 UNION ALL
-SELECT f.id, f.queue_name, f.kind, f.attempts, f.locked_by, NULL FROM finished f
+SELECT f.id, f.queue_name, f.kind, f.attempts, f.locked_by, NULL FROM finished f;
+END
+$$;

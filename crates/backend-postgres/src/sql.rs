@@ -53,19 +53,20 @@ macro_rules! statements {
 statements!(
     functions:
     dequeue(9),
+    dequeue_limited(7),
     dequeue_one(7),
     enqueue(8),
     enqueue_one(8),
+    facts(3),
     heartbeat(3),
+    reclaim(1),
     settle(6),
     settle_done(3),
     settle_same(3);
     statements:
     create_limits,
-    dequeue_limited,
     discard,
     enqueue_keyed,
-    facts,
     is_finished,
     notify,
     now,
@@ -75,7 +76,6 @@ statements!(
     promote,
     prune,
     receipts,
-    reclaim,
     record,
     redrive,
     remove_policy,

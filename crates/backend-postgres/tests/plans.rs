@@ -16,15 +16,11 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("settle", include_str!("../queries/settle.sql"), "'{1}', '{1}', '{null}', '{1}', '{1}', '{1}'"),
     ("settle_done", include_str!("../queries/settle_done.sql"), "'{1}', '{1}', '{null}'"),
     ("settle_same", include_str!("../queries/settle_same.sql"), "'{1}', 1, 'null'"),
+    ("dequeue_limited", include_str!("../queries/dequeue_limited.sql"), "'{q}', NULL, NULL, '', 1, 1, 'w'"),
+    ("reclaim", include_str!("../queries/reclaim.sql"), "1"),
+    ("facts", include_str!("../queries/facts.sql"), "'{q}', NULL, NULL"),
     ("heartbeat", include_str!("../queries/heartbeat.sql"), "'{1}', '{1}', 1"),
 ];
-/// The statements that are planned for the arguments of each call.
-const STATEMENTS: &[(&str, &str)] = &[
-    ("dequeue_limited", include_str!("../queries/dequeue_limited.sql")),
-    ("reclaim", include_str!("../queries/reclaim.sql")),
-    ("facts", include_str!("../queries/facts.sql")),
-];
-
 const JOBS: u32 = 1_000_000;
 /// How many jobs a claim asks for, and how many more it looks at.
 const LIMIT: u64 = 100;
@@ -60,9 +56,6 @@ impl Scene {
             .await
             .unwrap();
         }
-        for (name, text) in STATEMENTS {
-            conn.batch_execute(&format!("PREPARE {name} AS {}", prepare(text))).await.unwrap();
-        }
         conn.batch_execute(&format!(
             "INSERT INTO {schema}.job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at,
                                              created_at, updated_at)
@@ -85,10 +78,7 @@ impl Scene {
             #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
             line: String,
         }
-        match FUNCTIONS.iter().any(|(function, ..)| *function == name) {
-            true => settings(&mut self.conn, &self.schema, name).await,
-            false => self.conn.batch_execute(PgStore::SETTINGS).await.unwrap(),
-        }
+        settings(&mut self.conn, &self.schema, name).await;
         self.conn.batch_execute("BEGIN").await.unwrap();
         let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {name}({arguments})");
         let shown: Vec<Line> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
