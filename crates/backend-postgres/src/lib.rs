@@ -112,11 +112,11 @@ pub(crate) struct Shared {
 }
 
 impl PgStore {
-    /// What the store says on each of its own connections. Its statements are planned for the values at hand, walk the
-    /// indexes in order, and are not compiled. Other people's statements are better off without.
+    /// What the store says on each of its own connections, for its lists and numbers: they are planned for the values at
+    /// hand, walk the indexes in order, and are not compiled. What runs all the time brings its own settings along. Other
+    /// people's statements are better off without.
     ///
-    /// Behind PgBouncer it is not said, since there it would come to others. Give the store a role of its own there, and
-    /// the role these settings (`ALTER ROLE jobs SET jit = off`, and so on).
+    /// Behind PgBouncer it is not said, since there it would come to others.
     pub const SETTINGS: &str = connect::SETTINGS;
 
     /// Connects to the server at `url`, with ten connections at most and the tables in the schema `leasehold`.

@@ -328,6 +328,15 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         WorkerHandle::start(self.parts()?)
     }
 
+    /// A worker that takes one step at a time, for tests: see [`testing`](crate::testing).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    #[cfg(feature = "testing")]
+    pub fn test(self) -> Result<crate::testing::TestWorker, Invalid> {
+        crate::testing::TestWorker::new(self.parts()?)
+    }
+
     pub(crate) fn parts(self) -> Result<Parts, Invalid> {
         let settings = self.settings?;
         let mut sources = Vec::new();

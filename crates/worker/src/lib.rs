@@ -51,6 +51,8 @@ mod router;
 mod settle;
 mod signals;
 mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::sync::Arc;
 
