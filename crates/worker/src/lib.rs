@@ -78,3 +78,8 @@ impl Worker {
         WorkerBuilder::new(store)
     }
 }
+
+/// The guide is compiled and run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/worker.md")]
+struct Guide;
