@@ -80,3 +80,68 @@ pub async fn event<T>(worker: &WorkerHandle, wanted: impl Fn(WorkerEvent) -> Opt
     };
     tokio::time::timeout(Duration::from_secs(3600), next).await.unwrap()
 }
+
+/// A memory store that can be told to fail.
+#[derive(Clone)]
+pub struct Faulty {
+    inner: MemoryStore,
+    fails: Arc<std::sync::atomic::AtomicBool>,
+}
+
+pub fn faulty(inner: MemoryStore) -> Faulty {
+    Faulty { inner, fails: Arc::default() }
+}
+
+impl Faulty {
+    pub fn inner(&self) -> &MemoryStore {
+        &self.inner
+    }
+
+    pub fn fail(&self, fails: bool) {
+        self.fails.store(fails, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn check(&self, operation: &'static str) -> leasehold_core::Result<()> {
+        match self.fails.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Err(leasehold_core::StoreError::unavailable(operation, "told to fail")),
+            false => Ok(()),
+        }
+    }
+}
+
+macro_rules! forward {
+    ($(async fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $answer:ty;)+) => {
+        #[async_trait::async_trait]
+        impl Store for Faulty {
+            fn capabilities(&self) -> leasehold_core::Capabilities {
+                self.inner.capabilities()
+            }
+
+            $(async fn $name(&self $(, $arg: $type)*) -> leasehold_core::Result<$answer> {
+                self.check(stringify!($name))?;
+                self.inner.$name($($arg),*).await
+            })+
+        }
+    };
+}
+
+forward! {
+    async fn now(&self) -> DateTime<Utc>;
+    async fn enqueue(&self, jobs: &[NewJob]) -> Vec<leasehold_core::Enqueued>;
+    async fn dequeue(&self, request: &leasehold_core::Dequeue) -> Vec<leasehold_core::Job>;
+    async fn settle(&self, items: &[(leasehold_core::Receipt, leasehold_core::Verdict)]) -> Vec<leasehold_core::SettleOutcome>;
+    async fn heartbeat(&self, receipts: &[leasehold_core::Receipt], extend: leasehold_core::LeaseFor) -> Vec<leasehold_core::HeartbeatOutcome>;
+    async fn reclaim(&self, limit: leasehold_core::BatchSize) -> Vec<leasehold_core::Reclaimed>;
+    async fn intervene(&self, id: leasehold_core::JobId, intervention: &leasehold_core::Intervention) -> ();
+    async fn get(&self, id: leasehold_core::JobId) -> Option<leasehold_core::Record>;
+    async fn jobs(&self, filter: &leasehold_core::JobFilter) -> leasehold_core::Page<leasehold_core::Job>;
+    async fn history(&self, filter: &HistoryFilter) -> leasehold_core::Page<FinishedJob>;
+    async fn redrive(&self, request: &leasehold_core::Redrive) -> leasehold_core::Redriven;
+    async fn prune(&self, request: &leasehold_core::Prune) -> u64;
+    async fn set_policy(&self, pattern: &leasehold_core::QueuePattern, policy: &leasehold_core::QueuePolicy) -> ();
+    async fn policies(&self) -> leasehold_core::Policies;
+    async fn receipts(&self, receipts: &[leasehold_core::Receipt]) -> Vec<leasehold_core::ReceiptStatus>;
+    async fn next_available_at(&self, queues: &leasehold_core::Queues) -> Option<leasehold_core::NextAvailable>;
+    async fn wakeups(&self, queues: &leasehold_core::Queues) -> leasehold_core::Wakeups;
+    async fn stats(&self, queues: &leasehold_core::Queues) -> Vec<leasehold_core::QueueStats>;
+}
