@@ -26,6 +26,10 @@ async fn migrate_on(
     conn: &mut AsyncPgConnection,
     schema: &Schema,
 ) -> Result<Result<(), StoreError>, Failure> {
+    let before = applied(conn, schema).await?;
+    if before.contains(&VERSION) {
+        return Ok(check(&before, schema)); // Who may not make tables can still say that they are there.
+    }
     conn.batch_execute(&put_in(schema, &opening(schema))).await?;
     let applied = applied(conn, schema).await?;
     if let Err(error) = check(&applied, schema) {

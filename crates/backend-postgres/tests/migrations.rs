@@ -78,3 +78,16 @@ async fn without_tables_the_error_says_what_to_do() {
     store.pool().get().await.unwrap().batch_execute(&create).await.unwrap();
     says_it("an empty schema").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_make_tables_can_see_that_they_are_there() {
+    let url = support::url("LEASEHOLD_TEST_POSTGRES_URL");
+    let schema = support::fresh_schema();
+    let between = if url.contains('?') { '&' } else { '?' };
+    let reading = format!("{url}{between}options=-c%20default_transaction_read_only%3Don");
+    let reader = PgStore::builder().schema(schema.clone()).connect(&reading).await.unwrap();
+    reader.migrate().await.unwrap_err();
+    let writer = PgStore::builder().schema(schema).connect(&url).await.unwrap();
+    writer.migrate().await.unwrap();
+    reader.migrate().await.unwrap();
+}

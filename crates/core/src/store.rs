@@ -514,3 +514,10 @@ pub trait Store: Send + Sync + 'static {
         Ok(Box::pin(Silence(std::marker::PhantomData)))
     }
 }
+
+/// So that structs with an `Arc<dyn Store>` in them can derive `Debug`.
+impl std::fmt::Debug for dyn Store + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("capabilities", &self.capabilities()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,118 @@
+//! One URL, any backend.
+
+use std::sync::Arc;
+
+use leasehold_core::{Store, StoreError};
+
+/// Every scheme, the feature that it needs, and whether this build has it.
+const SCHEMES: &[(&[&str], &str, bool)] = &[
+    (&["memory"], "memory", cfg!(feature = "memory")),
+    (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
+];
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL begins with nothing that is known.
+    #[error("no backend for {scheme:?}: a URL begins with {known}")]
+    UnknownScheme {
+        /// What it begins with.
+        scheme: String,
+        /// What it could begin with.
+        known: String,
+    },
+    /// The backend was left out of this build.
+    #[error("no backend for {scheme}: enable it with `cargo add leasehold --features {feature}`")]
+    MissingFeature {
+        /// What the URL begins with.
+        scheme: String,
+        /// The feature of the crate `leasehold` to enable.
+        feature: &'static str,
+    },
+    /// The backend cannot be reached, or refuses.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Connects to the store at `url`, and makes its tables if they are not there yet.
+///
+/// | URL | feature | what |
+/// | --- | --- | --- |
+/// | `memory:` | `memory` | jobs that die with the process |
+/// | `postgres://user@host/database` | `postgres` | Postgres 13 and newer, in the schema `leasehold` |
+///
+/// For settings, and for transactions, make the store of the backend itself: `leasehold::postgres::PgStore`, for example. It
+/// coerces to the same `Arc<dyn Store>`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[cfg(feature = "memory")] {
+/// let store = leasehold::connect("memory:").await?;
+/// assert!(store.capabilities().transactions);
+/// # }
+///
+/// let error = leasehold::connect("mongodb://localhost").await.unwrap_err();
+/// assert!(error.to_string().contains("mongodb"));
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect(url: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let found = SCHEMES.iter().find(|(schemes, ..)| schemes.contains(&scheme) && url.contains(':'));
+    match found {
+        None => Err(ConnectError::UnknownScheme { scheme: scheme.to_owned(), known: known() }),
+        Some((_, feature, false)) => Err(ConnectError::MissingFeature { scheme: scheme.to_owned(), feature }),
+        Some((_, feature, true)) => Ok(open(feature, url).await?),
+    }
+}
+
+#[allow(unused_variables, reason = "without any backend there is nothing to open")]
+async fn open(feature: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    match feature {
+        #[cfg(feature = "memory")]
+        "memory" => Ok(Arc::new(leasehold_memory::MemoryStore::new())),
+        #[cfg(feature = "postgres")]
+        "postgres" => {
+            let store = leasehold_postgres::PgStore::connect(url).await?;
+            store.migrate().await?;
+            Ok(Arc::new(store))
+        }
+        _ => Err(StoreError::unsupported("any URL: no backend is enabled")),
+    }
+}
+
+fn known() -> String {
+    let schemes = SCHEMES.iter().flat_map(|(schemes, ..)| schemes.iter());
+    schemes.map(|scheme| format!("`{scheme}:`")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
+mod tests {
+    use super::{ConnectError, SCHEMES, connect};
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_cannot_be_opened_says_what_to_do() {
+        for url in ["", "nonsense", "mongodb://x", "memory"] {
+            let error = connect(url).await.unwrap_err();
+            assert!(matches!(error, ConnectError::UnknownScheme { .. }), "{url}: {error}");
+            assert!(error.to_string().contains("`postgres:`"), "{error}");
+        }
+        for (schemes, feature, _) in SCHEMES.iter().filter(|(.., enabled)| !enabled) {
+            let error = connect(&format!("{}://x", schemes[0])).await.unwrap_err();
+            assert!(error.to_string().contains(&format!("--features {feature}")), "{error}");
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_password_is_not_repeated() {
+        let error = connect("postgres://ada:secret@localhost:1/jobs").await.unwrap_err();
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}
