@@ -1,4 +1,4 @@
-//! The runtime of Leasehold: claims jobs from any [`Store`](leasehold_core::Store), runs their handlers, keeps their leases
+//! The runtime of Leasehold: claims jobs from any [`Store`], runs their handlers, keeps their leases
 //! alive and settles them.
 //!
 //! ```no_run
