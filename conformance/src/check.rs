@@ -58,8 +58,10 @@ impl Check {
         if let Some(need) = self.needs.iter().find(|need| !need.is_met(&capabilities)) {
             return Outcome::NotApplicable { reason: need.reason().to_owned() };
         }
-        let played = (self.body)(stage.clone()).await;
-        let cleared = stage.destroy().await;
+        // The check has the only handle, so that it can close it.
+        let site = stage.site();
+        let played = (self.body)(stage).await;
+        let cleared = site.destroy().await;
         match played.and(cleared) {
             Ok(()) => Outcome::Passed,
             Err(Problem::NotApplicable(reason)) => Outcome::NotApplicable { reason: reason.to_owned() },
@@ -105,6 +107,8 @@ pub enum Need {
     AtomicBatches,
     /// [`Capabilities::concurrent_writers`]
     ConcurrentWriters,
+    /// [`Capabilities::durable`]
+    Durable,
 }
 
 impl Need {
@@ -120,6 +124,7 @@ impl Need {
             Self::Events => capabilities.events,
             Self::AtomicBatches => capabilities.atomic_batches,
             Self::ConcurrentWriters => capabilities.concurrent_writers,
+            Self::Durable => capabilities.durable,
         }
     }
 
@@ -135,6 +140,7 @@ impl Need {
             Self::Events => "the backend tells no events",
             Self::AtomicBatches => "the backend does not accept batches over several queues in one step",
             Self::ConcurrentWriters => "an open transaction of the backend holds up all other writers",
+            Self::Durable => "the backend keeps nothing beyond its last handle",
         }
     }
 }

@@ -36,9 +36,17 @@ impl Stage {
         self.site.fresh().await
     }
 
-    /// Clears the database away.
-    pub(crate) async fn destroy(&self) -> Outcome {
-        self.site.destroy().await
+    /// The database without the handle.
+    pub(crate) fn site(&self) -> Arc<dyn Site> {
+        Arc::clone(&self.site)
+    }
+
+    /// Closes the handle and opens another, when nobody else has one.
+    pub(crate) async fn reopen(self) -> Outcome<Self> {
+        let Self { site, store } = self;
+        drop(store);
+        let store = site.connect().await?;
+        Ok(Self { site, store })
     }
 
     /// One more handle, as one more process has it.
@@ -205,7 +213,7 @@ fn gone(id: JobId) -> Problem {
 
 /// A harness with one of its databases, whatever their types.
 #[async_trait]
-trait Site: Send + Sync {
+pub(crate) trait Site: Send + Sync {
     async fn fresh(&self) -> Outcome<Stage>;
     async fn destroy(&self) -> Outcome;
     async fn connect(&self) -> Outcome<Arc<dyn Store>>;

@@ -6,6 +6,7 @@ mod bulk;
 mod cancel;
 mod dequeue;
 mod derived;
+mod durable;
 mod enqueue;
 mod events;
 mod explain;
@@ -65,6 +66,7 @@ pub(crate) fn all() -> Vec<Check> {
         explain::CHECKS,
         next::CHECKS,
         derived::CHECKS,
+        durable::CHECKS,
         prune::CHECKS,
         pause::CHECKS,
         policy::CHECKS,

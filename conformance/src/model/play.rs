@@ -22,7 +22,7 @@ pub(super) async fn play(stage: &Stage, sequence: &[Operation]) -> Outcome {
     for operation in sequence {
         player.step(operation).await?;
     }
-    player.stage.destroy().await
+    player.stage.site().destroy().await
 }
 
 struct Player {

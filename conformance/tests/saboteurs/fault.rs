@@ -633,6 +633,8 @@ faults! {
     NowHasNanoseconds,
     /// Opening a handle makes the tables anew.
     OpeningWipes,
+    /// Everything is gone with the last handle.
+    GoneWithTheLastHandle,
 
     // Transactions
     /// A job is there before the commit, and stays without it.

@@ -345,6 +345,11 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::DropLeavesTheStoreBusy, contract::C2, "cancel::enqueue_is_all_or_nothing"),
     (Fault::NowIsTheHosts, contract::C4, "time::a_job_is_written_down_by_the_stores_clock"),
     (Fault::NowHasNanoseconds, contract::C4, "time::times_are_whole_microseconds"),
+    (
+        Fault::GoneWithTheLastHandle,
+        contract::C6,
+        "durable::everything_is_there_when_the_last_handle_was_closed",
+    ),
     (Fault::OpeningWipes, contract::C5, "race::handles_opened_at_once_see_the_same_jobs"),
     // Transactions
     (Fault::EnqueueInVisibleBeforeCommit, contract::T1, "interleave::a_committed_winner_leaves_one_job"),

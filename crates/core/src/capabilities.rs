@@ -34,8 +34,8 @@ pub struct Capabilities {
     pub atomic_batches: bool,
     /// A transaction that is open holds up no operation on other jobs.
     pub concurrent_writers: bool,
-    /// What it has accepted survives a crash of the process, and what else the backend's docs say. The suite takes your
-    /// word for it.
+    /// What it has accepted survives a crash of the process, and what else the backend's docs say. The suite closes every
+    /// handle and opens another; for crashes it takes your word.
     pub durable: bool,
     /// The largest document (payload, result, error or reason) that it accepts, in bytes: 1 MiB unless it was built for
     /// another size.

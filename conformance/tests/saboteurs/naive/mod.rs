@@ -106,6 +106,16 @@ impl Database {
     }
 }
 
+impl Drop for Naive {
+    fn drop(&mut self) {
+        // One reference is the harness's, the other this one.
+        if self.has(Fault::GoneWithTheLastHandle) && Arc::strong_count(&self.database) <= 2 {
+            let mut state = lock(&self.database.state);
+            *state = State::new(Some(Fault::GoneWithTheLastHandle));
+        }
+    }
+}
+
 impl Naive {
     fn has(&self, fault: Fault) -> bool {
         lock(&self.database.state).has(fault)
@@ -140,7 +150,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Store for Naive {
     fn capabilities(&self) -> Capabilities {
         let rate_limit = !self.has(Fault::UnsupportedPolicyAccepted);
-        Capabilities { durable: false, rate_limit, ..Capabilities::full() }
+        let durable = self.has(Fault::GoneWithTheLastHandle);
+        Capabilities { durable, rate_limit, ..Capabilities::full() }
     }
 
     async fn now(&self) -> Result<DateTime<Utc>> {
