@@ -15,6 +15,7 @@ use crate::execute::{MakeSpan, job_span};
 use crate::handle::{Parts, WorkerHandle};
 use crate::handler::{Handler, IntoVerdict, TxHandler};
 use crate::heart::HeartbeatOn;
+use crate::outage::Outage;
 use crate::router::{self, Ending, HandlerService, Router};
 use crate::source::Source;
 
@@ -331,12 +332,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     pub(crate) fn parts(self) -> Result<Parts, Invalid> {
         let settings = self.settings?;
         let mut sources = Vec::new();
+        let outage = Outage::new("claim");
         if !self.names.is_empty() {
-            sources.push(Source::new(Queues::named(self.names)?, 1, None));
+            sources.push(Source::new(Queues::named(self.names)?, 1, None, &outage));
         }
         let apart = self.apart.into_iter();
-        sources
-            .extend(apart.map(|(queues, options)| Source::new(queues, options.weight, options.concurrency)));
+        sources.extend(
+            apart.map(|(queues, options)| Source::new(queues, options.weight, options.concurrency, &outage)),
+        );
         if sources.is_empty() {
             return Err(Invalid::new("queues", Problem::Empty));
         }

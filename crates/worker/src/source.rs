@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_core::Queues;
+use leasehold_core::{Queues, StoreError};
 use tokio::time::Instant;
+
+use crate::call::later;
+use crate::outage::{Outage, with_causes};
 
 /// Claims from one source that may be under way at once, while they come back full.
 const FLIGHTS: usize = 4;
@@ -33,10 +36,15 @@ pub(crate) struct Source {
     vain: u32,
     /// Whether the store has said that something is due.
     due: bool,
+    /// Whether the store is being asked when something will be due, or takes away what is.
+    asking: bool,
     /// When to ask again whether anything is due.
     pub(crate) poll_at: Option<Instant>,
     /// For turns by weight.
     pub(crate) credit: i64,
+    outage: Outage,
+    /// Nothing is asked of the store before. Each source has its own, so that one that cannot be read holds up no other.
+    pause_until: Option<Instant>,
 }
 
 /// What to do after a claim.
@@ -51,7 +59,7 @@ pub(crate) enum After {
 }
 
 impl Source {
-    pub(crate) fn new(queues: Queues, weight: u32, concurrency: Option<usize>) -> Self {
+    pub(crate) fn new(queues: Queues, weight: u32, concurrency: Option<usize>, outage: &Outage) -> Self {
         Self {
             queues,
             weight,
@@ -65,15 +73,18 @@ impl Source {
             worked: false,
             vain: 0,
             due: false,
+            asking: false,
             poll_at: None,
             credit: 0,
+            outage: outage.clone(),
+            pause_until: None,
         }
     }
 
     /// How many jobs may be claimed from here now.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn room(&self, now: Instant) -> usize {
         let flights = if self.full { FLIGHTS } else { 1 };
-        if !self.wanted || self.flights >= flights {
+        if !self.wanted || self.flights >= flights || self.is_paused(now) {
             return 0;
         }
         self.concurrency.map_or(usize::MAX, |limit| limit.saturating_sub(self.running + self.reserved))
@@ -97,6 +108,7 @@ impl Source {
     /// A claim has brought so many jobs.
     pub(crate) fn claimed(&mut self, asked: usize, jobs: usize) -> After {
         self.landed(asked);
+        self.answered();
         self.running += jobs;
         self.full = jobs >= asked;
         self.worked |= jobs > 0;
@@ -106,7 +118,7 @@ impl Source {
             self.due = false;
         }
         match jobs {
-            0 if self.wanted || self.flights > 0 => After::Go,
+            0 if self.wanted || self.flights > 0 || self.asking => After::Go,
             0 if self.due => After::Reclaim,
             0 => After::Ask,
             _ => After::Go,
@@ -114,10 +126,10 @@ impl Source {
     }
 
     /// A claim has failed.
-    pub(crate) fn failed(&mut self, asked: usize) {
+    pub(crate) fn failed(&mut self, asked: usize, error: &StoreError, now: Instant) {
         self.landed(asked);
         self.full = false;
-        self.wanted = true;
+        self.pause(error, now);
     }
 
     fn landed(&mut self, asked: usize) {
@@ -132,32 +144,69 @@ impl Source {
         }
     }
 
+    /// Whether it is time to ask when something will be due.
+    pub(crate) fn is_to_ask(&self, now: Instant) -> bool {
+        self.poll_at.is_some_and(|at| at <= now) && !self.is_paused(now)
+    }
+
+    /// The store is asked when something will be due, or takes away what is.
+    pub(crate) fn asking(&mut self) {
+        self.asking = true;
+        self.poll_at = None;
+    }
+
+    /// That has failed.
+    pub(crate) fn not_told(&mut self, error: &StoreError, now: Instant) {
+        self.asking = false;
+        self.pause(error, now);
+    }
+
     /// The store says how long it will be until something is due, if anything is.
     pub(crate) fn told(&mut self, wait: Option<Duration>, poll: Duration, now: Instant) {
+        self.asking = false;
+        self.answered();
         self.due = wait == Some(Duration::ZERO);
-        if self.due && self.vain == 0 {
+        if self.due {
             self.wanted = true;
-        } else if self.due {
-            self.poll_at = Some(now + VAIN.saturating_mul(1 << self.vain.min(DOUBLINGS)).min(poll));
         } else {
             self.vain = 0;
-            self.poll_at = Some(now + wait.map_or(poll, |wait| wait.min(poll)));
+            self.poll_at = Some(later(now, wait.map_or(poll, |wait| wait.min(poll))));
         }
     }
 
-    /// A reclaim has ended. If it brought nothing, what is due is in somebody else's hands.
-    pub(crate) fn reclaimed(&mut self, any: bool) -> After {
+    /// A reclaim has ended. If it brought nothing, what is due is in somebody else's hands: he is given a moment.
+    pub(crate) fn reclaimed(&mut self, any: bool, poll: Duration, now: Instant) {
+        self.asking = false;
+        self.answered();
         self.due = false;
         if any {
             self.wanted = true;
-            return After::Go;
+        } else {
+            let moment = VAIN.saturating_mul(1 << self.vain.min(DOUBLINGS));
+            self.vain = self.vain.saturating_add(1);
+            self.poll_at = Some(later(now, moment.min(poll)));
         }
-        self.vain += 1;
-        After::Ask
     }
 
     /// When to look or ask next, if nothing else happens.
-    pub(crate) fn is_asleep(&self) -> bool {
-        !self.wanted && self.flights == 0 && self.poll_at.is_none()
+    pub(crate) fn next_time(&mut self, poll: Duration, now: Instant) -> Option<Instant> {
+        if !self.wanted && self.flights == 0 && !self.asking && self.poll_at.is_none() {
+            self.poll_at = Some(later(now, poll));
+        }
+        self.pause_until.filter(|until| now < *until).or(self.poll_at)
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.pause_until.is_some_and(|until| now < until)
+    }
+
+    fn pause(&mut self, error: &StoreError, now: Instant) {
+        self.wanted = true;
+        self.pause_until = Some(now + self.outage.failed(&with_causes(error)));
+    }
+
+    fn answered(&mut self) {
+        self.outage.over();
+        self.pause_until = None;
     }
 }
