@@ -5,7 +5,7 @@
 
 mod wind_down;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub(crate) struct Dispatcher {
     settler: Arc<Settler>,
     executions: JoinSet<Finished>,
     /// The jobs whose handlers are running, with their source.
-    running: HashMap<Receipt, (Arc<Job>, usize)>,
+    running: BTreeMap<Receipt, (Arc<Job>, usize)>,
     /// Ended and not yet sent: what the worker settles, and what handlers have settled or tried to.
     ended: [Vec<Finished>; 2],
     /// Which of the two is sent first if not all can be.
@@ -130,7 +130,7 @@ impl Dispatcher {
             sources,
             settler: Arc::new(settler),
             executions: JoinSet::new(),
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             ended: [Vec::new(), Vec::new()],
             first: 0,
             settle_at: None,

@@ -185,6 +185,7 @@ async fn listen(store: Arc<dyn Store>, queues: Queues, hint: Arc<Notify>, stop: 
         }
     };
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         () = listening => {}
     }

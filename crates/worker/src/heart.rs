@@ -93,6 +93,7 @@ impl Heart {
                 continue;
             }
             tokio::select! {
+                biased;
                 () = self.stop.cancelled() => return,
                 () = self.leases.sooner.notified() => {}
                 () = sleep_until(due.next) => {}

@@ -1,6 +1,6 @@
 //! The leases that this worker holds, and until when it may believe in them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ pub(crate) struct Leases {
     pub(crate) sooner: Notify,
 }
 
+/// In order, here and in the dispatcher, so that a simulation goes the same way each time.
 #[derive(Default)]
 struct Held {
-    leases: HashMap<Receipt, Lease>,
+    leases: BTreeMap<Receipt, Lease>,
     /// When the heart looks next, as far as it has said.
     next_look: Option<Instant>,
 }

@@ -72,7 +72,8 @@ impl Dispatcher {
 
     /// Gives back what was running with the attempt refunded, and settles what is left.
     async fn give_back(mut self) -> Stopped {
-        let jobs: Vec<Arc<Job>> = self.running.drain().map(|(_, (job, _))| job).collect();
+        let jobs: Vec<Arc<Job>> =
+            std::mem::take(&mut self.running).into_values().map(|(job, _)| job).collect();
         let mut stopped = Stopped { released: jobs.len(), abandoned: 0 };
         let mut left: Vec<Finished> = self.ended.iter_mut().flat_map(std::mem::take).collect();
         left.extend(jobs.into_iter().map(released));

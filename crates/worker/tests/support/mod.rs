@@ -1,6 +1,8 @@
 //! What the tests of the worker share.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+pub mod wrapped;
+
 use std::sync::Arc;
 use std::time::Duration;
 
