@@ -101,7 +101,7 @@ enum Answer {
     Claimed { source: usize, asked: usize, sent: Instant, jobs: Result<Vec<Job>, StoreError> },
     Told { source: usize, next: Result<Option<NextAvailable>, StoreError> },
     Reclaimed { source: Option<usize>, reclaimed: Result<Vec<Reclaimed>, StoreError> },
-    Settled { sources: Vec<usize> },
+    Settled { sources: Vec<(usize, usize)> },
 }
 
 impl Dispatcher {
@@ -256,8 +256,8 @@ impl Dispatcher {
     fn finished(&mut self, finished: Finished) {
         let receipt = finished.job.receipt();
         self.leases.ended(&receipt);
-        if let Some((_, source)) = self.running.remove(&receipt) {
-            self.sources[source].running -= 1;
+        if self.running.remove(&receipt).is_some() {
+            self.sources[finished.source].ended();
         }
         self.settle_at.get_or_insert(later(Instant::now(), self.settings.settle_within));
         self.ended[usize::from(finished.transactional)].push(finished);
@@ -285,11 +285,11 @@ impl Dispatcher {
 
     fn send_settlement(&mut self, batch: Vec<Finished>) {
         self.settlements += 1;
-        let mut sources: Vec<usize> = Vec::new();
+        let mut sources: Vec<(usize, usize)> = Vec::new();
         for finished in &batch {
-            let source = self.sources.iter().position(|source| source.queues.contains(&finished.job.queue));
-            if let Some(source) = source.filter(|source| !sources.contains(source)) {
-                sources.push(source);
+            match sources.iter_mut().find(|(source, _)| *source == finished.source) {
+                Some((_, jobs)) => *jobs += 1,
+                None => sources.push((finished.source, 1)),
             }
         }
         let settler = Arc::clone(&self.settler);
@@ -306,7 +306,8 @@ impl Dispatcher {
             Answer::Reclaimed { source, reclaimed } => self.reclaimed(source, reclaimed),
             Answer::Settled { sources } => {
                 self.settlements -= 1;
-                sources.into_iter().for_each(|source| self.sources[source].settled());
+                let now = Instant::now();
+                sources.into_iter().for_each(|(source, jobs)| self.sources[source].settled(jobs, now));
             }
         }
     }
@@ -321,7 +322,7 @@ impl Dispatcher {
                     jobs.into_iter().partition(|job| job.leased_for().unwrap_or_default() > sent.elapsed());
                 let after = self.sources[source].claimed(asked, jobs.len());
                 self.start(source, jobs, sent);
-                self.put_back(late);
+                self.put_back(source, late);
                 self.follow(source, after);
             }
             Err(error) => self.sources[source].failed(asked, &error, Instant::now()),
@@ -329,9 +330,10 @@ impl Dispatcher {
     }
 
     /// Jobs that are not even started, because the answer took longer than their leases or the worker is stopping.
-    fn put_back(&mut self, jobs: Vec<Arc<Job>>) {
+    fn put_back(&mut self, source: usize, jobs: Vec<Arc<Job>>) {
         if !jobs.is_empty() {
-            self.ended[0].extend(jobs.into_iter().map(released));
+            self.sources[source].put_back(jobs.len());
+            self.ended[0].extend(jobs.into_iter().map(|job| released(job, source)));
             self.settle_at = Some(Instant::now());
         }
     }
@@ -343,6 +345,7 @@ impl Dispatcher {
             self.running.insert(job.receipt(), (Arc::clone(&job), source));
             let execution = Execution {
                 job,
+                source,
                 cancelled,
                 stopping: self.stop.claiming.clone(),
                 leases: Arc::clone(&self.leases),

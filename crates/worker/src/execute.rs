@@ -21,6 +21,8 @@ pub(crate) type MakeSpan = Arc<dyn Fn(&Job) -> tracing::Span + Send + Sync>;
 /// A handler that has ended.
 pub(crate) struct Finished {
     pub(crate) job: Arc<Job>,
+    /// Where it came from.
+    pub(crate) source: usize,
     pub(crate) ending: Ending,
     /// Whether the handler settles its jobs itself, so that a stale receipt may be its own doing.
     pub(crate) transactional: bool,
@@ -38,7 +40,7 @@ pub(crate) struct Executor {
 impl Executor {
     /// Runs the handler of the job to its end: return, error, panic or timeout.
     pub(crate) async fn execute(self: Arc<Self>, execution: Execution) -> Finished {
-        let job = Arc::clone(&execution.job);
+        let (job, source) = (Arc::clone(&execution.job), execution.source);
         let start = Instant::now();
         let transactional = self.router.route(&job.kind).is_some_and(|route| route.transactional);
         // Around everything that is not ours: a span, a handler or the drop of its future may panic.
@@ -49,7 +51,8 @@ impl Executor {
             tracing::warn!(job = %job.id, how = failure.how.as_str(), error = failure.message, "a job failed");
             Ending::Verdict(Verdict::retry(failure.message))
         });
-        Finished { ending: self.with_backoff(&job, ending), job, transactional, took: start.elapsed() }
+        let ending = self.with_backoff(&job, ending);
+        Finished { job, source, ending, transactional, took: start.elapsed() }
     }
 
     async fn run(&self, execution: Execution) -> Ending {

@@ -272,6 +272,7 @@ fn is_lasting(error: &StoreError) -> bool {
 }
 
 /// The verdict that gives a job back unharmed, for those that were never started.
-pub(crate) fn released(job: Arc<leasehold_core::Job>) -> Finished {
-    Finished { job, ending: Ending::Verdict(Verdict::release()), transactional: false, took: Duration::ZERO }
+pub(crate) fn released(job: Arc<leasehold_core::Job>, source: usize) -> Finished {
+    let ending = Ending::Verdict(Verdict::release());
+    Finished { job, source, ending, transactional: false, took: Duration::ZERO }
 }

@@ -20,7 +20,9 @@ pub(crate) struct Source {
     pub(crate) weight: u32,
     /// How many of its jobs may run at once.
     pub(crate) concurrency: Option<usize>,
-    pub(crate) running: usize,
+    running: usize,
+    /// Jobs that have ended and are not settled yet.
+    unsettled: usize,
     /// Slots that claims under way may fill.
     pub(crate) reserved: usize,
     flights: usize,
@@ -30,8 +32,12 @@ pub(crate) struct Source {
     hinted: bool,
     /// Whether the last claim brought as many jobs as were asked for.
     full: bool,
+    /// Whether the last claim brought none: then it is enough to ask.
+    empty: bool,
     /// Whether jobs were claimed since the source was last found empty: then it is worth to look again after them.
     worked: bool,
+    /// Whether the store is to be asked when what has ended is settled, rather than now and then again.
+    deferred: bool,
     /// Looks in a row that found nothing although the store had said that something is due.
     vain: u32,
     /// Whether the store has said that something is due.
@@ -42,9 +48,22 @@ pub(crate) struct Source {
     pub(crate) poll_at: Option<Instant>,
     /// For turns by weight.
     pub(crate) credit: i64,
-    outage: Outage,
+    outages: Outages,
     /// Nothing is asked of the store before. Each source has its own, so that one that cannot be read holds up no other.
     pause_until: Option<Instant>,
+}
+
+/// Outages of the two sorts of questions: that one is answered says nothing about the other.
+#[derive(Clone)]
+pub(crate) struct Outages {
+    claim: Outage,
+    ask: Outage,
+}
+
+impl Outages {
+    pub(crate) fn new() -> Self {
+        Self { claim: Outage::new("claim"), ask: Outage::new("look for work") }
+    }
 }
 
 /// What to do after a claim.
@@ -59,24 +78,27 @@ pub(crate) enum After {
 }
 
 impl Source {
-    pub(crate) fn new(queues: Queues, weight: u32, concurrency: Option<usize>, outage: &Outage) -> Self {
+    pub(crate) fn new(queues: Queues, weight: u32, concurrency: Option<usize>, outages: Outages) -> Self {
         Self {
             queues,
             weight,
             concurrency,
             running: 0,
+            unsettled: 0,
             reserved: 0,
             flights: 0,
             wanted: true,
             hinted: false,
             full: false,
+            empty: false,
             worked: false,
+            deferred: false,
             vain: 0,
             due: false,
             asking: false,
             poll_at: None,
             credit: 0,
-            outage: outage.clone(),
+            outages,
             pause_until: None,
         }
     }
@@ -102,15 +124,18 @@ impl Source {
         self.flights += 1;
         self.reserved += asked;
         self.hinted = false;
+        self.deferred = false;
         self.poll_at = None;
     }
 
     /// A claim has brought so many jobs.
     pub(crate) fn claimed(&mut self, asked: usize, jobs: usize) -> After {
         self.landed(asked);
-        self.answered();
+        self.outages.claim.over();
+        self.pause_until = None;
         self.running += jobs;
         self.full = jobs >= asked;
+        self.empty = jobs == 0;
         self.worked |= jobs > 0;
         self.wanted = self.full || self.hinted;
         if jobs > 0 {
@@ -120,6 +145,10 @@ impl Source {
         match jobs {
             0 if self.wanted || self.flights > 0 || self.asking => After::Go,
             0 if self.due => After::Reclaim,
+            0 if self.running == 0 && self.unsettled > 0 => {
+                self.deferred = true;
+                After::Go
+            }
             0 => After::Ask,
             _ => After::Go,
         }
@@ -129,7 +158,8 @@ impl Source {
     pub(crate) fn failed(&mut self, asked: usize, error: &StoreError, now: Instant) {
         self.landed(asked);
         self.full = false;
-        self.pause(error, now);
+        self.wanted = true;
+        self.pause_until = Some(now + self.outages.claim.failed(&with_causes(error)));
     }
 
     fn landed(&mut self, asked: usize) {
@@ -137,16 +167,41 @@ impl Source {
         self.reserved -= asked;
     }
 
-    /// Jobs of this source were settled: what waited behind them may be ready now.
-    pub(crate) fn settled(&mut self) {
-        if std::mem::take(&mut self.worked) {
-            self.wanted = true;
+    /// Jobs that were not even started are given back.
+    pub(crate) fn put_back(&mut self, jobs: usize) {
+        self.unsettled += jobs;
+    }
+
+    /// The handler of one of its jobs has ended.
+    pub(crate) fn ended(&mut self) {
+        self.running -= 1;
+        self.unsettled += 1;
+    }
+
+    /// So many of its jobs were settled: what waited behind them may be ready now.
+    pub(crate) fn settled(&mut self, jobs: usize, now: Instant) {
+        self.unsettled -= jobs;
+        if self.deferred {
+            if self.unsettled == 0 && !self.asking {
+                (self.deferred, self.worked) = (false, false);
+                self.poll_at = Some(now);
+            }
+        } else if std::mem::take(&mut self.worked) {
+            match self.empty && !self.asking {
+                true => self.poll_at = Some(now),
+                false => self.wanted = true,
+            }
         }
     }
 
-    /// Whether it is time to ask when something will be due.
-    pub(crate) fn is_to_ask(&self, now: Instant) -> bool {
-        self.poll_at.is_some_and(|at| at <= now) && !self.is_paused(now)
+    /// Whether it is time to ask when something will be due. If that was not answered, it is time to look.
+    pub(crate) fn is_to_ask(&mut self, now: Instant) -> bool {
+        if self.is_paused(now) || self.poll_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.poll_at = None;
+        self.wanted |= self.outages.ask.is_on();
+        !self.wanted
     }
 
     /// The store is asked when something will be due, or takes away what is.
@@ -158,13 +213,13 @@ impl Source {
     /// That has failed.
     pub(crate) fn not_told(&mut self, error: &StoreError, now: Instant) {
         self.asking = false;
-        self.pause(error, now);
+        self.poll_at = Some(now + self.outages.ask.failed(&with_causes(error)));
     }
 
     /// The store says how long it will be until something is due, if anything is.
     pub(crate) fn told(&mut self, wait: Option<Duration>, poll: Duration, now: Instant) {
         self.asking = false;
-        self.answered();
+        self.outages.ask.over();
         self.due = wait == Some(Duration::ZERO);
         if self.due {
             self.wanted = true;
@@ -177,7 +232,7 @@ impl Source {
     /// A reclaim has ended. If it brought nothing, what is due is in somebody else's hands: he is given a moment.
     pub(crate) fn reclaimed(&mut self, any: bool, poll: Duration, now: Instant) {
         self.asking = false;
-        self.answered();
+        self.outages.ask.over();
         self.due = false;
         if any {
             self.wanted = true;
@@ -198,15 +253,5 @@ impl Source {
 
     fn is_paused(&self, now: Instant) -> bool {
         self.pause_until.is_some_and(|until| now < until)
-    }
-
-    fn pause(&mut self, error: &StoreError, now: Instant) {
-        self.wanted = true;
-        self.pause_until = Some(now + self.outage.failed(&with_causes(error)));
-    }
-
-    fn answered(&mut self) {
-        self.outage.over();
-        self.pause_until = None;
     }
 }

@@ -379,7 +379,7 @@ impl World {
         let mut some = |most: u32| if rng.bool() { rng.u32(1..=most) } else { 0 };
         let odds = Odds {
             unavailable: some(40),
-            backend: some(25),
+            backend: some(60),
             unknown_before: some(25),
             unknown_after: some(25),
             panics: some(10),

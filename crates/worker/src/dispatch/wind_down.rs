@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::Job;
 use tokio::time::Instant;
 
 use super::{Answer, Dispatcher, Stopped};
@@ -44,7 +43,7 @@ impl Dispatcher {
         match answer {
             Answer::Claimed { source, asked, jobs: Ok(jobs), .. } => {
                 self.sources[source].claimed(asked, 0);
-                self.put_back(jobs.into_iter().map(Arc::new).collect());
+                self.put_back(source, jobs.into_iter().map(Arc::new).collect());
             }
             Answer::Settled { .. } => self.settlements -= 1,
             Answer::Reclaimed { reclaimed: Ok(reclaimed), .. } => self.reporter.reclaimed(reclaimed),
@@ -72,11 +71,10 @@ impl Dispatcher {
 
     /// Gives back what was running with the attempt refunded, and settles what is left.
     async fn give_back(mut self) -> Stopped {
-        let jobs: Vec<Arc<Job>> =
-            std::mem::take(&mut self.running).into_values().map(|(job, _)| job).collect();
+        let jobs = std::mem::take(&mut self.running);
         let mut stopped = Stopped { released: jobs.len(), abandoned: 0 };
         let mut left: Vec<Finished> = self.ended.iter_mut().flat_map(std::mem::take).collect();
-        left.extend(jobs.into_iter().map(released));
+        left.extend(jobs.into_values().map(|(job, source)| released(job, source)));
         let (mut sent, mut settled) = (left.len(), 0);
         let giving_back = async {
             loop {
@@ -88,9 +86,9 @@ impl Dispatcher {
                 }
                 // Claims and settlements that are still under way.
                 match self.errands.join_next().await {
-                    Some(Ok(Answer::Claimed { jobs: Ok(jobs), .. })) => {
+                    Some(Ok(Answer::Claimed { source, jobs: Ok(jobs), .. })) => {
                         sent += jobs.len();
-                        left.extend(jobs.into_iter().map(Arc::new).map(released));
+                        left.extend(jobs.into_iter().map(|job| released(Arc::new(job), source)));
                     }
                     Some(_) => {}
                     None => return,

@@ -40,6 +40,14 @@ impl JobKind for Work {
     const KIND: &'static str = "work";
 }
 
+/// For handlers that settle in a transaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pay {}
+
+impl JobKind for Pay {
+    const KIND: &'static str = "pay";
+}
+
 pub fn store() -> MemoryStore {
     MemoryStore::with_clock(TokioClock::new())
 }
