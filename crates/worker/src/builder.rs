@@ -16,7 +16,7 @@ use crate::handle::{Parts, WorkerHandle};
 use crate::handler::{Handler, IntoVerdict, TxHandler};
 use crate::heart::HeartbeatOn;
 use crate::router::{self, Ending, HandlerService, Router};
-use crate::source::Source;
+use crate::source::{Outages, Source};
 
 /// The most handlers that one worker runs at once.
 const MAX_CONCURRENCY: usize = 100_000;
@@ -340,12 +340,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     pub(crate) fn parts(self) -> Result<Parts, Invalid> {
         let settings = self.settings?;
         let mut sources = Vec::new();
+        let outages = Outages::new();
         if !self.names.is_empty() {
-            sources.push(Source::new(Queues::named(self.names)?, 1, None));
+            sources.push(Source::new(Queues::named(self.names)?, 1, None, outages.clone()));
         }
         let apart = self.apart.into_iter();
-        sources
-            .extend(apart.map(|(queues, options)| Source::new(queues, options.weight, options.concurrency)));
+        sources.extend(apart.map(|(queues, options)| {
+            Source::new(queues, options.weight, options.concurrency, outages.clone())
+        }));
         if sources.is_empty() {
             return Err(Invalid::new("queues", Problem::Empty));
         }

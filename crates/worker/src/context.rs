@@ -16,6 +16,7 @@ const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 #[derive(Clone)]
 pub struct Execution {
     pub(crate) job: Arc<Job>,
+    pub(crate) source: usize,
     pub(crate) cancelled: CancellationToken,
     pub(crate) stopping: CancellationToken,
     pub(crate) leases: Arc<Leases>,

@@ -3,12 +3,12 @@
 //! It never waits for the store: claims, settlements and everything else are tasks of their own, whose answers come back
 //! here. So the next batch is claimed while the last one is settled, and a store that hangs stops nothing but itself.
 
-use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+mod wind_down;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use leasehold_core::{
     BatchSize, Dequeue, Job, LeaseFor, NextAvailable, Receipt, Reclaimed, Store, StoreError, WorkerId,
 };
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::call::{answer, later, patience, sleep_until};
 use crate::context::Execution;
 use crate::execute::{Executor, Finished};
 use crate::leases::Leases;
@@ -31,8 +32,6 @@ const SETTLEMENTS: usize = 4;
 const GATHER: Duration = Duration::from_millis(1);
 /// How many passed leases are taken away at once.
 const RECLAIM: u32 = 1000;
-/// How long jobs that are given back at the end may take.
-const LAST: Duration = Duration::from_secs(5);
 
 /// What was said to the builder.
 #[derive(Debug, Clone)]
@@ -54,6 +53,8 @@ pub(crate) struct Stop {
     pub(crate) claiming: CancellationToken,
     /// Wait for nothing more.
     pub(crate) waiting: CancellationToken,
+    /// When the grace ends, if that was said.
+    pub(crate) ends: Arc<OnceLock<Instant>>,
 }
 
 /// What a stopped worker has to say.
@@ -79,20 +80,20 @@ pub(crate) struct Dispatcher {
     settler: Arc<Settler>,
     executions: JoinSet<Finished>,
     /// The jobs whose handlers are running, with their source.
-    running: HashMap<Receipt, (Arc<Job>, usize)>,
+    running: BTreeMap<Receipt, (Arc<Job>, usize)>,
     /// Ended and not yet sent: what the worker settles, and what handlers have settled or tried to.
     ended: [Vec<Finished>; 2],
+    /// Which of the two is sent first if not all can be.
+    first: usize,
     /// When the first of them must be sent.
     settle_at: Option<Instant>,
     errands: JoinSet<Answer>,
     settlements: usize,
     /// Claims wait until then for more slots to become free.
     gather_until: Option<Instant>,
-    outage: Outage,
-    /// Nothing is asked of the store before.
-    pause_until: Option<Instant>,
     reclaim_at: Instant,
     reclaiming: bool,
+    reclaim_outage: Outage,
 }
 
 /// What comes back from the store.
@@ -100,7 +101,7 @@ enum Answer {
     Claimed { source: usize, asked: usize, sent: Instant, jobs: Result<Vec<Job>, StoreError> },
     Told { source: usize, next: Result<Option<NextAvailable>, StoreError> },
     Reclaimed { source: Option<usize>, reclaimed: Result<Vec<Reclaimed>, StoreError> },
-    Settled { sources: Vec<usize> },
+    Settled { sources: Vec<(usize, usize)> },
 }
 
 impl Dispatcher {
@@ -115,8 +116,8 @@ impl Dispatcher {
         stop: Stop,
         sources: Vec<Source>,
     ) -> Self {
-        let settler =
-            Settler { store: Arc::clone(&store), leases: Arc::clone(&leases), reporter: reporter.clone() };
+        let patience = patience(settings.lease);
+        let settler = Settler::new(Arc::clone(&store), Arc::clone(&leases), reporter.clone(), patience);
         let reclaim_at = Instant::now() + reclaim_every(settings.lease);
         Self {
             store,
@@ -129,16 +130,16 @@ impl Dispatcher {
             sources,
             settler: Arc::new(settler),
             executions: JoinSet::new(),
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             ended: [Vec::new(), Vec::new()],
+            first: 0,
             settle_at: None,
             errands: JoinSet::new(),
             settlements: 0,
             gather_until: None,
-            outage: Outage::new("claim"),
-            pause_until: None,
             reclaim_at,
             reclaiming: false,
+            reclaim_outage: Outage::new("reclaim"),
         }
     }
 
@@ -148,40 +149,53 @@ impl Dispatcher {
         let stop = self.stop.clone();
         let mut hinted = Hinted::new(hints);
         while !stop.claiming.is_cancelled() {
+            self.catch_up();
             self.claim();
             self.settle();
             let next = self.next_time();
+            // Hints come first, since catching up sees to the rest in each round.
             tokio::select! {
                 biased;
                 () = stop.claiming.cancelled() => {}
-                Some(Ok(finished)) = self.executions.join_next(), if !self.executions.is_empty() => self.finished(finished),
-                Some(Ok(answer)) = self.errands.join_next(), if !self.errands.is_empty() => self.answered(answer),
                 () = wake.notified() => self.hint(None),
                 source = hinted.next() => self.hint(Some(source)),
-                () = sleep_until(next) => self.on_time(),
+                Some(Ok(finished)) = self.executions.join_next(), if !self.executions.is_empty() => self.finished(finished),
+                Some(Ok(answer)) = self.errands.join_next(), if !self.errands.is_empty() => self.answered(answer),
+                () = sleep_until(next) => {}
             }
         }
         self.reporter.stopping();
         self.wind_down().await
     }
 
+    /// Does all that can be done without waiting, so that none of it can keep the rest from being done.
+    fn catch_up(&mut self) {
+        self.on_time();
+        while let Some(finished) = self.executions.try_join_next() {
+            finished.into_iter().for_each(|finished| self.finished(finished));
+        }
+        while let Some(answer) = self.errands.try_join_next() {
+            answer.into_iter().for_each(|answer| self.answered(answer));
+        }
+    }
+
     /// Sends claims for the free slots.
     fn claim(&mut self) {
         let now = Instant::now();
-        if self.pause_until.is_some_and(|until| now < until) {
-            return;
-        }
-        self.pause_until = None;
         loop {
             let free = self.free();
-            let wish: u64 =
-                self.sources.iter().filter(|source| source.room() > 0).map(|s| u64::from(s.weight)).sum();
-            if free == 0 || wish == 0 || !self.is_worth_it(free, now) {
+            let willing = self.sources.iter().filter(|source| source.room(now) > 0);
+            let wish: u64 = willing.map(|source| u64::from(source.weight)).sum();
+            if free == 0 || wish == 0 {
+                self.gather_until = None;
                 return;
             }
-            let source = self.turn(wish);
+            if !self.is_worth_it(free, now) {
+                return;
+            }
+            let source = self.turn(wish, now);
             let share = (free as u64 * u64::from(self.sources[source].weight)).div_ceil(wish) as usize;
-            let asked = share.min(self.sources[source].room()).min(self.settings.claim_batch);
+            let asked = share.min(self.sources[source].room(now)).min(self.settings.claim_batch);
             self.send_claim(source, asked, now);
         }
     }
@@ -197,10 +211,11 @@ impl Dispatcher {
     }
 
     /// Whose turn it is: each source gets turns in proportion to its weight.
-    fn turn(&mut self, wish: u64) -> usize {
+    fn turn(&mut self, wish: u64, now: Instant) -> usize {
         let mut best = 0;
         let mut most = i64::MIN;
-        for (place, source) in self.sources.iter_mut().enumerate().filter(|(_, source)| source.room() > 0) {
+        for (place, source) in self.sources.iter_mut().enumerate().filter(|(_, source)| source.room(now) > 0)
+        {
             source.credit += i64::from(source.weight);
             if source.credit > most {
                 (best, most) = (place, source.credit);
@@ -213,7 +228,7 @@ impl Dispatcher {
     fn send_claim(&mut self, source: usize, asked: usize, sent: Instant) {
         self.gather_until = None;
         self.sources[source].claiming(asked);
-        let store = Arc::clone(&self.store);
+        let (store, patience) = (Arc::clone(&self.store), patience(self.settings.lease));
         let limit = BatchSize::new(asked as u32).unwrap_or(BatchSize::ONE);
         let request = Dequeue {
             queues: self.sources[source].queues.clone(),
@@ -222,45 +237,44 @@ impl Dispatcher {
             worker: self.settings.worker.clone(),
         };
         self.errands.spawn(async move {
-            let jobs = unpanicked("dequeue", store.dequeue(&request)).await;
+            let jobs = answer("dequeue", patience, async || store.dequeue(&request).await).await;
             Answer::Claimed { source, asked, sent, jobs }
         });
     }
 
+    /// Slots to claim for. There are none while more has ended than can be settled: it would be more and more.
     fn free(&self) -> usize {
+        let unsent: usize = self.ended.iter().map(Vec::len).sum();
+        if self.settlements >= SETTLEMENTS && unsent >= self.settings.settle_batch {
+            return 0;
+        }
         let reserved: usize = self.sources.iter().map(|source| source.reserved).sum();
         self.settings.concurrency.saturating_sub(self.running.len() + reserved)
     }
 
     /// A handler has ended: its slot is free at once.
     fn finished(&mut self, finished: Finished) {
-        self.ended(finished);
-        while let Some(finished) = self.executions.try_join_next() {
-            if let Ok(finished) = finished {
-                self.ended(finished);
-            }
+        let receipt = finished.job.receipt();
+        self.leases.ended(&receipt);
+        if self.running.remove(&receipt).is_some() {
+            self.sources[finished.source].ended();
         }
-        self.reporter.running(self.running.len());
-    }
-
-    fn ended(&mut self, finished: Finished) {
-        if let Some((_, source)) = self.running.remove(&finished.job.receipt()) {
-            self.sources[source].running -= 1;
-        }
-        self.settle_at.get_or_insert(Instant::now() + self.settings.settle_within);
+        self.settle_at.get_or_insert(later(Instant::now(), self.settings.settle_within));
         self.ended[usize::from(finished.transactional)].push(finished);
+        self.reporter.running(self.running.len());
     }
 
     /// Sends what has ended, if it is enough or has waited long enough.
     fn settle(&mut self) {
         let late = self.settle_at.is_some_and(|at| at <= Instant::now());
-        for transactional in [0, 1] {
+        for transactional in [self.first, 1 - self.first] {
             while self.settlements < SETTLEMENTS && !self.ended[transactional].is_empty() {
                 let ended = &mut self.ended[transactional];
                 if ended.len() < self.settings.settle_batch && !late {
                     break;
                 }
                 let batch: Vec<_> = ended.drain(..ended.len().min(self.settings.settle_batch)).collect();
+                self.first = 1 - transactional;
                 self.send_settlement(batch);
             }
         }
@@ -271,21 +285,16 @@ impl Dispatcher {
 
     fn send_settlement(&mut self, batch: Vec<Finished>) {
         self.settlements += 1;
-        let mut sources: Vec<usize> = Vec::new();
+        let mut sources: Vec<(usize, usize)> = Vec::new();
         for finished in &batch {
-            let source = self.sources.iter().position(|source| source.queues.contains(&finished.job.queue));
-            if let Some(source) = source.filter(|source| !sources.contains(source)) {
-                sources.push(source);
+            match sources.iter_mut().find(|(source, _)| *source == finished.source) {
+                Some((_, jobs)) => *jobs += 1,
+                None => sources.push((finished.source, 1)),
             }
         }
         let settler = Arc::clone(&self.settler);
         self.errands.spawn(async move {
-            let settling = AssertUnwindSafe(settler.settle(batch)).catch_unwind().await;
-            if settling.is_err() {
-                tracing::error!(
-                    "the store panicked in settle; the jobs come back when their leases have passed"
-                );
-            }
+            settler.settle(batch).await;
             Answer::Settled { sources }
         });
     }
@@ -297,25 +306,35 @@ impl Dispatcher {
             Answer::Reclaimed { source, reclaimed } => self.reclaimed(source, reclaimed),
             Answer::Settled { sources } => {
                 self.settlements -= 1;
-                sources.into_iter().for_each(|source| self.sources[source].settled());
+                let now = Instant::now();
+                sources.into_iter().for_each(|(source, jobs)| self.sources[source].settled(jobs, now));
             }
         }
     }
 
     fn claimed(&mut self, source: usize, asked: usize, sent: Instant, jobs: Result<Vec<Job>, StoreError>) {
+        self.reporter.store_said(&jobs);
         match jobs {
             Ok(jobs) => {
-                self.store_answered();
                 let jobs: Vec<Arc<Job>> = jobs.into_iter().map(Arc::new).collect();
-                let after = self.sources[source].claimed(asked, jobs.len());
                 self.reporter.claimed(&jobs, sent.elapsed());
+                let (jobs, late): (Vec<_>, Vec<_>) =
+                    jobs.into_iter().partition(|job| job.leased_for().unwrap_or_default() > sent.elapsed());
+                let after = self.sources[source].claimed(asked, jobs.len());
                 self.start(source, jobs, sent);
+                self.put_back(source, late);
                 self.follow(source, after);
             }
-            Err(error) => {
-                self.sources[source].failed(asked);
-                self.store_failed(&error);
-            }
+            Err(error) => self.sources[source].failed(asked, &error, Instant::now()),
+        }
+    }
+
+    /// Jobs that are not even started, because the answer took longer than their leases or the worker is stopping.
+    fn put_back(&mut self, source: usize, jobs: Vec<Arc<Job>>) {
+        if !jobs.is_empty() {
+            self.sources[source].put_back(jobs.len());
+            self.ended[0].extend(jobs.into_iter().map(|job| released(job, source)));
+            self.settle_at = Some(Instant::now());
         }
     }
 
@@ -326,6 +345,7 @@ impl Dispatcher {
             self.running.insert(job.receipt(), (Arc::clone(&job), source));
             let execution = Execution {
                 job,
+                source,
                 cancelled,
                 stopping: self.stop.claiming.clone(),
                 leases: Arc::clone(&self.leases),
@@ -346,66 +366,63 @@ impl Dispatcher {
 
     /// Asks when there will be something to claim.
     fn ask(&mut self, source: usize) {
-        let (store, queues) = (Arc::clone(&self.store), self.sources[source].queues.clone());
-        self.sources[source].poll_at = None;
+        self.sources[source].asking();
+        let (store, patience) = (Arc::clone(&self.store), patience(self.settings.lease));
+        let queues = self.sources[source].queues.clone();
         self.errands.spawn(async move {
-            let next = unpanicked("next_available_at", store.next_available_at(&queues)).await;
+            let next =
+                answer("next_available_at", patience, async || store.next_available_at(&queues).await).await;
             Answer::Told { source, next }
         });
     }
 
     fn told(&mut self, source: usize, next: Result<Option<NextAvailable>, StoreError>) {
+        self.reporter.store_said(&next);
+        let (source, now) = (&mut self.sources[source], Instant::now());
         match next {
-            Ok(next) => {
-                self.store_answered();
-                let wait = next.map(|next| next.wait);
-                self.sources[source].told(wait, self.settings.poll, Instant::now());
-            }
-            Err(error) => {
-                self.sources[source].wanted = true;
-                self.store_failed(&error);
-            }
+            Ok(next) => source.told(next.map(|next| next.wait), self.settings.poll, now),
+            Err(error) => source.not_told(&error, now),
         }
     }
 
     /// Takes passed leases away from whoever holds them.
     fn reclaim(&mut self, source: Option<usize>) {
         self.reclaim_at = Instant::now() + reclaim_every(self.settings.lease);
-        if self.reclaiming && source.is_none() {
-            return;
+        match source {
+            Some(source) => self.sources[source].asking(),
+            None if self.reclaiming => return,
+            None => {}
         }
         self.reclaiming = true;
-        let store = Arc::clone(&self.store);
+        let (store, patience) = (Arc::clone(&self.store), patience(self.settings.lease));
         self.errands.spawn(async move {
             let limit = BatchSize::new(RECLAIM).unwrap_or(BatchSize::ONE);
-            let reclaimed = unpanicked("reclaim", store.reclaim(limit)).await;
+            let reclaimed = answer("reclaim", patience, async || store.reclaim(limit).await).await;
             Answer::Reclaimed { source, reclaimed }
         });
     }
 
     fn reclaimed(&mut self, source: Option<usize>, reclaimed: Result<Vec<Reclaimed>, StoreError>) {
         self.reclaiming = false;
-        match reclaimed {
-            Ok(reclaimed) => {
-                self.store_answered();
-                let any = !reclaimed.is_empty();
-                if reclaimed.len() >= RECLAIM as usize {
-                    self.reclaim_at = Instant::now();
-                }
-                self.reporter.reclaimed(reclaimed);
+        self.reporter.store_said(&reclaimed);
+        let (source, now) = (source.map(|source| &mut self.sources[source]), Instant::now());
+        match (reclaimed, source) {
+            (Ok(reclaimed), source) => {
+                self.reclaim_outage.over();
                 if let Some(source) = source {
-                    let after = self.sources[source].reclaimed(any);
-                    self.follow(source, after);
+                    source.reclaimed(!reclaimed.is_empty(), self.settings.poll, now);
                 }
-                if any {
+                if !reclaimed.is_empty() {
                     self.sources.iter_mut().for_each(Source::hint);
                 }
-            }
-            Err(error) => {
-                if let Some(source) = source {
-                    self.sources[source].wanted = true;
+                if reclaimed.len() >= RECLAIM as usize {
+                    self.reclaim_at = now;
                 }
-                self.store_failed(&error);
+                self.reporter.reclaimed(reclaimed);
+            }
+            (Err(error), Some(source)) => source.not_told(&error, now),
+            (Err(error), None) => {
+                self.reclaim_outage.failed(&with_causes(&error));
             }
         }
     }
@@ -419,14 +436,11 @@ impl Dispatcher {
         }
     }
 
-    /// A time has come: for polling, for taking leases away, or merely for another round of the loop.
+    /// Does what its time has come for: polling, and taking leases away.
     fn on_time(&mut self) {
         let now = Instant::now();
-        if self.pause_until.is_some_and(|until| now < until) {
-            return;
-        }
         for source in 0..self.sources.len() {
-            if self.sources[source].poll_at.is_some_and(|at| at <= now) {
+            if self.sources[source].is_to_ask(now) {
                 self.ask(source);
             }
         }
@@ -437,99 +451,16 @@ impl Dispatcher {
 
     /// When the loop must go round again, if nothing happens.
     fn next_time(&mut self) -> Option<Instant> {
-        let now = Instant::now();
-        for source in self.sources.iter_mut().filter(|source| source.is_asleep()) {
-            source.poll_at = Some(now + self.settings.poll);
-        }
-        if let Some(until) = self.pause_until {
-            return Some(self.settle_at().map_or(until, |at| at.min(until)));
-        }
-        let polls = self.sources.iter().filter_map(|source| source.poll_at);
+        let (now, poll) = (Instant::now(), self.settings.poll);
+        let sources = self.sources.iter_mut().filter_map(|source| source.next_time(poll, now));
         let reclaim = (!self.running.is_empty()).then_some(self.reclaim_at);
-        polls.chain(reclaim).chain(self.settle_at()).chain(self.gather_until).min()
+        let soonest = sources.chain(reclaim).chain(self.gather_until).min();
+        soonest.into_iter().chain(self.settle_at()).min()
     }
 
     /// When what has ended is to be sent; not while as much is under way as may be.
     fn settle_at(&self) -> Option<Instant> {
         self.settle_at.filter(|_| self.settlements < SETTLEMENTS)
-    }
-
-    fn store_answered(&mut self) {
-        if self.outage.over() {
-            self.reporter.store(true);
-        }
-        self.pause_until = None;
-    }
-
-    fn store_failed(&mut self, error: &StoreError) {
-        if !self.outage.is_on() {
-            self.reporter.store(false);
-        }
-        let pause = self.outage.failed(&with_causes(error));
-        self.pause_until = Some(Instant::now() + pause);
-    }
-
-    /// No more claims. Waits for what runs, and gives back the rest.
-    async fn wind_down(mut self) -> Stopped {
-        let stop = self.stop.clone();
-        let grace_ends = Instant::now() + self.settings.grace;
-        while !self.is_done() {
-            self.settle();
-            let next = self.settle_at().map_or(grace_ends, |at| at.min(grace_ends));
-            tokio::select! {
-                biased;
-                () = stop.waiting.cancelled() => break,
-                Some(Ok(finished)) = self.executions.join_next(), if !self.executions.is_empty() => self.finished(finished),
-                Some(Ok(answer)) = self.errands.join_next(), if !self.errands.is_empty() => self.answered_late(answer),
-                () = sleep_until(Some(next)) => if Instant::now() >= grace_ends { break },
-            }
-        }
-        self.give_back().await
-    }
-
-    /// A claim that was under way when the worker was told to stop has brought jobs: they are not even started.
-    fn answered_late(&mut self, answer: Answer) {
-        match answer {
-            Answer::Claimed { source, asked, jobs: Ok(jobs), .. } => {
-                self.sources[source].claimed(asked, 0);
-                self.ended[0].extend(jobs.into_iter().map(Arc::new).map(released));
-                self.settle_at = Some(Instant::now());
-            }
-            Answer::Claimed { .. } | Answer::Told { .. } => {}
-            answer => self.answered(answer),
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.running.is_empty() && self.errands.is_empty() && self.ended.iter().all(Vec::is_empty)
-    }
-
-    /// The grace is over: stops what still runs, and gives it back with the attempt refunded.
-    async fn give_back(mut self) -> Stopped {
-        let jobs: Vec<Arc<Job>> = self.running.drain().map(|(_, (job, _))| job).collect();
-        self.executions.shutdown().await;
-        let released_jobs = jobs.len();
-        let mut left: Vec<Finished> = self.ended.iter_mut().flat_map(std::mem::take).collect();
-        left.extend(jobs.into_iter().map(released));
-        let settler = Arc::clone(&self.settler);
-        let batch = self.settings.settle_batch;
-        let mut abandoned = left.len();
-        let give_back = async {
-            while !left.is_empty() {
-                let some: Vec<Finished> = left.drain(..left.len().min(batch)).collect();
-                let count = some.len();
-                settler.settle(some).await;
-                abandoned -= count;
-            }
-            while self.errands.join_next().await.is_some() {}
-        };
-        if tokio::time::timeout(LAST, give_back).await.is_err() {
-            tracing::warn!(
-                jobs = abandoned,
-                "the store does not answer; the jobs come back when their leases have passed"
-            );
-        }
-        Stopped { released: released_jobs, abandoned }
     }
 }
 
@@ -537,22 +468,6 @@ impl Dispatcher {
 fn reclaim_every(lease: LeaseFor) -> Duration {
     let half = (lease.get() / 2).clamp(Duration::from_millis(100), Duration::from_secs(30));
     half.mul_f64(0.75 + 0.5 * fastrand::f64())
-}
-
-async fn sleep_until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A store that panics has failed, no more.
-async fn unpanicked<T>(
-    operation: &'static str,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let ended = AssertUnwindSafe(work).catch_unwind().await;
-    ended.unwrap_or_else(|_| Err(StoreError::backend(operation, "the store panicked")))
 }
 
 /// The hints of all sources.

@@ -21,6 +21,8 @@ pub(crate) type MakeSpan = Arc<dyn Fn(&Job) -> tracing::Span + Send + Sync>;
 /// A handler that has ended.
 pub(crate) struct Finished {
     pub(crate) job: Arc<Job>,
+    /// Where it came from.
+    pub(crate) source: usize,
     pub(crate) ending: Ending,
     /// Whether the handler settles its jobs itself, so that a stale receipt may be its own doing.
     pub(crate) transactional: bool,
@@ -38,21 +40,34 @@ pub(crate) struct Executor {
 impl Executor {
     /// Runs the handler of the job to its end: return, error, panic or timeout.
     pub(crate) async fn execute(self: Arc<Self>, execution: Execution) -> Finished {
+        let (job, source) = (Arc::clone(&execution.job), execution.source);
+        let start = Instant::now();
+        let transactional = self.router.route(&job.kind).is_some_and(|route| route.transactional);
+        // Around everything that is not ours: a span, a handler or the drop of its future may panic.
+        let running = AssertUnwindSafe(self.run(execution)).catch_unwind().await;
+        let ending = running.unwrap_or_else(|panic| {
+            let failure = Failure::panic(&*panic);
+            self.reporter.failed(&job, failure.how);
+            tracing::warn!(job = %job.id, how = failure.how.as_str(), error = failure.message, "a job failed");
+            Ending::Verdict(Verdict::retry(failure.message))
+        });
+        let ending = self.with_backoff(&job, ending);
+        Finished { job, source, ending, transactional, took: start.elapsed() }
+    }
+
+    async fn run(&self, execution: Execution) -> Ending {
         let job = Arc::clone(&execution.job);
         let span = (self.make_span)(&job);
         let start = Instant::now();
-        let transactional = self.router.route(&job.kind).is_some_and(|route| route.transactional);
         let result = self.call(execution).instrument(span.clone()).await;
-        let took = start.elapsed();
-        self.reporter.handled(&job, took);
-        let ending = result.unwrap_or_else(|failure| {
+        self.reporter.handled(&job, start.elapsed());
+        result.unwrap_or_else(|failure| {
             self.reporter.failed(&job, failure.how);
             span.in_scope(|| {
                 tracing::warn!(how = failure.how.as_str(), error = failure.message, "a job failed");
             });
             Ending::Verdict(Verdict::retry(failure.message))
-        });
-        Finished { ending: self.with_backoff(&job, ending), job, transactional, took }
+        })
     }
 
     async fn call(&self, execution: Execution) -> Result<Ending, Failure> {

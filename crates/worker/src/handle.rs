@@ -1,20 +1,23 @@
 //! A worker that is running.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use leasehold_core::{Invalid, JobState, Problem, Queues, Store};
+use futures_util::{FutureExt, StreamExt};
+use leasehold_core::{Invalid, JobState, Problem, Queues, Store, Wakeups};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::call::{answer, later};
 use crate::dispatch::{Dispatcher, Settings, Stop, Stopped};
 use crate::execute::{Executor, MakeSpan};
 use crate::heart::{Heart, HeartbeatOn};
 use crate::leases::Leases;
-use crate::outage::{Outage, with_causes};
+use crate::outage::{LONGEST, Outage, with_causes};
 use crate::report::{Reporter, WorkerEvent, WorkerStats};
 use crate::router::Router;
 use crate::source::Source;
@@ -81,9 +84,11 @@ impl WorkerHandle {
             sources,
         );
         let (said, stopped) = watch::channel(None);
+        // Also if the runtime is dropped: a heart on its own thread must not keep the leases of a worker that is gone.
+        let ended = ended.drop_guard();
         tokio::spawn(async move {
             let stopped = dispatcher.run(hints).await;
-            ended.cancel();
+            drop(ended);
             said.send_replace(Some(stopped));
         });
         Ok(Self { wake, stop, grace, reporter, stopped })
@@ -91,16 +96,14 @@ impl WorkerHandle {
 
     /// Stops claiming, waits up to `grace` for the handlers that run, and gives back those that are still running then,
     /// their attempt refunded. Called again, or with no grace, it does not wait.
+    ///
+    /// # Cancel safety
+    /// The worker stops all the same.
     pub async fn shutdown(&self, grace: Duration) -> Stopped {
-        if self.stop.claiming.is_cancelled() {
+        if self.stop.ends.set(later(Instant::now(), grace)).is_err() || grace.is_zero() {
             self.stop.waiting.cancel();
         }
         self.stop.claiming.cancel();
-        let ends = Instant::now() + grace;
-        tokio::select! {
-            stopped = self.join() => return stopped,
-            () = tokio::time::sleep_until(ends) => self.stop.waiting.cancel(),
-        }
         self.join().await
     }
 
@@ -164,29 +167,49 @@ async fn listen(store: Arc<dyn Store>, queues: Queues, hint: Arc<Notify>, stop: 
     let mut outage = Outage::new("wakeups");
     let listening = async {
         loop {
-            match store.wakeups(&queues).await {
-                Ok(mut hints) => {
-                    if outage.over() {
+            let hints = AssertUnwindSafe(async { store.wakeups(&queues).await }).catch_unwind().await;
+            let error = match hints {
+                Ok(Ok(hints)) => {
+                    if outage.is_on() {
                         hint.notify_one(); // Some may have been missed.
                     }
-                    while hints.next().await.is_some() {
-                        hint.notify_one();
-                    }
-                    tokio::time::sleep(outage.failed(&"the stream of hints has ended")).await;
+                    let passing = AssertUnwindSafe(pass_on(hints, &hint, &mut outage)).catch_unwind().await;
+                    passing
+                        .map_or("the stream of hints panicked", |()| "the stream of hints has ended")
+                        .into()
                 }
-                Err(error) => tokio::time::sleep(outage.failed(&with_causes(&error))).await,
-            }
+                Ok(Err(error)) => with_causes(&error),
+                Err(_) => "the store panicked".to_owned(),
+            };
+            tokio::time::sleep(outage.failed(&error)).await;
         }
     };
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         () = listening => {}
     }
 }
 
+/// Passes hints on until they end. An outage is over when they have lasted: a stream that always ends at once is
+/// subscribed to less and less often.
+async fn pass_on(mut hints: Wakeups, hint: &Notify, outage: &mut Outage) {
+    let mut lasting = pin!(tokio::time::sleep(LONGEST));
+    loop {
+        tokio::select! {
+            biased;
+            next = hints.next() => match next {
+                Some(()) => hint.notify_one(),
+                None => return,
+            },
+            () = &mut lasting, if outage.is_on() => outage.over(),
+        }
+    }
+}
+
 /// Publishes the numbers of the queues.
 async fn sample(store: Arc<dyn Store>, queues: Vec<Queues>, every: Duration, stop: CancellationToken) {
-    let mut tick = tokio::time::interval(every);
+    let mut tick = tokio::time::interval(every.max(Duration::from_millis(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -195,7 +218,8 @@ async fn sample(store: Arc<dyn Store>, queues: Vec<Queues>, every: Duration, sto
         }
         for queues in &queues {
             // A store that does not answer is told about by those who need it.
-            for stats in store.stats(queues).await.unwrap_or_default() {
+            let stats = answer("stats", every.max(LONGEST), async || store.stats(queues).await).await;
+            for stats in stats.unwrap_or_default() {
                 let count = |state| stats.states.get(&state).copied().unwrap_or_default() as f64;
                 let queue = stats.queue.to_string();
                 metrics::gauge!("leasehold_ready", "queue" => queue.clone()).set(count(JobState::Ready));

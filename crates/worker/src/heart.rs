@@ -1,13 +1,14 @@
 //! Heartbeats: on a thread, a runtime and a connection of their own, so that neither handlers that hog the processor nor a
 //! pool that is used up can keep them from being sent.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Store};
+use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Store, limits};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::call::{answer, patience, sleep_until};
 use crate::leases::Leases;
 use crate::outage::{Outage, with_causes};
 use crate::report::Reporter;
@@ -53,71 +54,93 @@ impl Heart {
     }
 
     async fn with_own_connection(self) {
-        let mut outage = Outage::new("heartbeat");
-        let dedicated = loop {
-            match self.store.dedicated().await {
-                Ok(dedicated) => break dedicated,
-                Err(error) => {
-                    let pause = outage.failed(&with_causes(&error));
-                    tokio::select! {
-                        () = self.stop.cancelled() => return,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
-            }
+        let dedicated = tokio::select! {
+            biased;
+            dedicated = self.connect() => dedicated,
+            // Until then on the connections that everybody uses.
+            () = self.clone().beat(None) => return,
         };
-        outage.over();
         self.beat(dedicated).await;
+    }
+
+    /// Asks for a connection of its own until there is an answer.
+    async fn connect(&self) -> Option<Arc<dyn Store>> {
+        let mut outage = Outage::new("connect for heartbeats");
+        loop {
+            match answer("dedicated", patience(self.lease), async || self.store.dedicated().await).await {
+                Ok(dedicated) => {
+                    outage.over();
+                    return dedicated;
+                }
+                Err(error) => tokio::time::sleep(outage.failed(&with_causes(&error))).await,
+            }
+        }
     }
 
     async fn beat(self, dedicated: Option<Arc<dyn Store>>) {
         let store = dedicated.unwrap_or_else(|| Arc::clone(&self.store));
         let mut outage = Outage::new("heartbeat");
         loop {
+            self.pass();
             let due = self.leases.due(Instant::now());
-            for receipt in &due.lost {
-                self.reporter.lease_lost(*receipt, "it could not be extended in time");
+            for receipts in due.beats.chunks(limits::BATCH as usize) {
+                self.extend(&*store, receipts, &mut outage).await;
+            }
+            if self.stop.is_cancelled() {
+                return;
             }
             if !due.beats.is_empty() {
-                self.extend(&*store, &due.beats, &mut outage).await;
                 continue;
             }
-            let next = async {
-                match due.next {
-                    Some(next) => tokio::time::sleep_until(next).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
+                biased;
                 () = self.stop.cancelled() => return,
                 () = self.leases.sooner.notified() => {}
-                () = next => {}
+                () = sleep_until(due.next) => {}
             }
         }
     }
 
+    /// Whatever happens to the heartbeats: a handler whose time has run out is told. Gives the time of the next one.
+    fn pass(&self) -> Option<Instant> {
+        let passed = self.leases.pass(Instant::now());
+        for receipt in passed.lost {
+            self.reporter.lease_lost(receipt, "it could not be extended in time");
+        }
+        passed.next
+    }
+
     async fn extend(&self, store: &dyn Store, receipts: &[Receipt], outage: &mut Outage) {
-        for receipts in receipts.chunks(leasehold_core::limits::BATCH as usize) {
-            let sent = Instant::now();
-            let answer = tokio::time::timeout(self.patience(), store.heartbeat(receipts, self.lease)).await;
-            let now = Instant::now();
-            let again = || receipts.iter().for_each(|receipt| self.leases.try_again(receipt, now));
-            match answer {
-                Ok(Ok(outcomes)) => {
-                    outage.over();
-                    self.reporter.heartbeat(receipts.len(), now - sent);
-                    for (receipt, outcome) in receipts.iter().zip(outcomes) {
-                        self.learn(receipt, sent, outcome);
-                    }
+        let sent = Instant::now();
+        let patience = self.leases.patience(receipts, sent);
+        let call = answer("heartbeat", patience, async || store.heartbeat(receipts, self.lease).await);
+        match self.meanwhile_passing(call).await {
+            Ok(outcomes) => {
+                outage.over();
+                self.reporter.heartbeat(receipts.len(), sent.elapsed());
+                let outcomes = outcomes.into_iter().chain(std::iter::repeat(HeartbeatOutcome::Pending));
+                for (receipt, outcome) in receipts.iter().zip(outcomes) {
+                    self.learn(receipt, sent, outcome);
                 }
-                Ok(Err(error)) => {
-                    outage.failed(&with_causes(&error));
-                    again();
-                }
-                Err(_) => {
-                    outage.failed(&"no answer in time");
-                    again();
-                }
+            }
+            Err(error) => {
+                outage.failed(&with_causes(&error));
+                let now = Instant::now();
+                receipts.iter().for_each(|receipt| self.leases.try_again(receipt, now));
+            }
+        }
+    }
+
+    /// Waits for an answer, and does not let it keep any handler from being told that its time has run out.
+    async fn meanwhile_passing<T>(&self, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        loop {
+            let next = self.pass();
+            tokio::select! {
+                biased;
+                answer = &mut call => return answer,
+                () = self.leases.sooner.notified() => {}
+                () = sleep_until(next) => {}
             }
         }
     }
@@ -133,10 +156,5 @@ impl Heart {
             // A transaction is deciding about the job: it may be the handler's own.
             _ => self.leases.try_again(receipt, Instant::now()),
         }
-    }
-
-    /// For how long an answer is awaited.
-    fn patience(&self) -> Duration {
-        (self.lease.get() / 3).max(Duration::from_millis(10))
     }
 }

@@ -38,6 +38,7 @@
 //! ```
 
 mod builder;
+mod call;
 mod context;
 mod dispatch;
 mod execute;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Fate, Job, JobId, Kind, QueueName, Receipt, Reclaimed};
+use leasehold_core::{Fate, Job, JobId, Kind, QueueName, Receipt, Reclaimed, StoreError};
 use tokio::sync::broadcast;
 
 /// How many events a subscriber may be behind.
@@ -306,8 +306,9 @@ impl Reporter {
         }
     }
 
-    /// The store has or has not answered.
-    pub(crate) fn store(&self, up: bool) {
+    /// The store has answered something, or not at all.
+    pub(crate) fn store_said<T>(&self, answer: &Result<T, StoreError>) {
+        let up = !matches!(answer, Err(StoreError::Unavailable { .. } | StoreError::Unknown { .. }));
         if self.0.numbers.store_is_down.swap(!up, Ordering::Relaxed) == up {
             metrics::gauge!("leasehold_store_up").set(if up { 1.0 } else { 0.0 });
             self.tell(|| if up { WorkerEvent::StoreUp } else { WorkerEvent::StoreDown });

@@ -1,6 +1,8 @@
 //! What the tests of the worker share.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+pub mod wrapped;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +38,14 @@ pub struct Work {
 
 impl JobKind for Work {
     const KIND: &'static str = "work";
+}
+
+/// For handlers that settle in a transaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pay {}
+
+impl JobKind for Pay {
+    const KIND: &'static str = "pay";
 }
 
 pub fn store() -> MemoryStore {

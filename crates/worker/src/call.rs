@@ -1,0 +1,43 @@
+//! Calls to the store, of which each comes to an end.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold_core::{LeaseFor, StoreError};
+use tokio::time::Instant;
+
+/// Who asked for years waits for years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// For how long the answer to anything but a heartbeat is awaited. A claim that is answered after its lease is of no use.
+pub(crate) fn patience(lease: LeaseFor) -> Duration {
+    lease.get().clamp(Duration::from_secs(5), Duration::from_secs(60))
+}
+
+/// A store that panics has failed, no more. One that does not answer is given up, and what it did is not known.
+pub(crate) async fn answer<T>(
+    operation: &'static str,
+    patience: Duration,
+    call: impl AsyncFnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    // The call is made inside: it may panic before there is a future.
+    let call = AssertUnwindSafe(async { call().await }).catch_unwind();
+    match tokio::time::timeout(patience, call).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(StoreError::backend(operation, "the store panicked")),
+        Err(_) => Err(StoreError::unknown(operation, format!("no answer within {patience:?}"))),
+    }
+}
+
+/// `after` this time, or as good as never.
+pub(crate) fn later(time: Instant, after: Duration) -> Instant {
+    time + after.min(FAR)
+}
+
+pub(crate) async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

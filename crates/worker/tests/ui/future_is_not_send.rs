@@ -1,0 +1,24 @@
+//! A future that stays on its thread.
+use leasehold_core::JobKind;
+use leasehold_worker::{Context, Worker};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Pay {
+    cents: u64,
+}
+
+impl JobKind for Pay {
+    const KIND: &'static str = "pay";
+}
+
+async fn pay(_: Pay, _: Context<()>) {
+    let count = std::rc::Rc::new(1);
+    std::future::ready(()).await;
+    drop(count);
+}
+
+fn main() {
+    let store = std::sync::Arc::new(leasehold_memory::MemoryStore::new());
+    let _ = Worker::builder(store).queue("payments").handle::<Pay>(pay);
+}
