@@ -115,8 +115,12 @@ impl Dispatcher {
         stop: Stop,
         sources: Vec<Source>,
     ) -> Self {
-        let settler =
-            Settler { store: Arc::clone(&store), leases: Arc::clone(&leases), reporter: reporter.clone() };
+        let settler = Settler {
+            store: Arc::clone(&store),
+            leases: Arc::clone(&leases),
+            reporter: reporter.clone(),
+            said: Default::default(),
+        };
         let reclaim_at = Instant::now() + reclaim_every(settings.lease);
         Self {
             store,
@@ -455,6 +459,10 @@ impl Dispatcher {
     }
 
     fn store_answered(&mut self) {
+        // Nothing was asked since the store failed: this was, before.
+        if self.pause_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
         if self.outage.over() {
             self.reporter.store(true);
         }

@@ -1,6 +1,7 @@
 //! Settling what handlers have ended, in batches, and never guessing.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use leasehold_core::{Fate, FinalStatus, Receipt, ReceiptStatus, SettleOutcome, Store, StoreError, Verdict};
@@ -20,6 +21,8 @@ pub(crate) struct Settler {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) reporter: Reporter,
+    /// Whether it was said that the store does not answer, to settlements and to questions.
+    pub(crate) said: [Arc<AtomicBool>; 2],
 }
 
 /// A job with the verdict that is to be applied.
@@ -68,7 +71,7 @@ impl Settler {
     }
 
     async fn apply(&self, mut items: Vec<Item>) {
-        let mut outage = Outage::new("settle");
+        let mut outage = Outage::sharing("settle", &self.said[0]);
         let mut tries = 0;
         while !items.is_empty() {
             let batch: Vec<(Receipt, Verdict)> = items.iter().map(Item::asked).collect();
@@ -155,7 +158,7 @@ impl Settler {
 
     /// What the receipts are worth, asked until there is an answer.
     async fn ask(&self, receipts: &[Receipt]) -> Vec<ReceiptStatus> {
-        let mut outage = Outage::new("receipts");
+        let mut outage = Outage::sharing("receipts", &self.said[1]);
         loop {
             match self.store.receipts(receipts).await {
                 Ok(statuses) => {

@@ -122,7 +122,11 @@ impl Factory {
                 "completed by a verdict of another lease",
                 "SELECT count(*) FROM {schema}.job_history WHERE kind = 'note' AND result::text <> lease_epoch::text",
             ),
-            ("leased and not counted", "SELECT count(*) FROM {schema}.job_history WHERE attempts <> lease_epoch"),
+            // A lease is an attempt and an epoch, and to take one away is an epoch too.
+            (
+                "leased and not counted",
+                "SELECT count(*) FROM {schema}.job_history WHERE lease_epoch NOT BETWEEN attempts AND 2 * attempts - 1",
+            ),
             (
                 "run under a lease that was never granted",
                 "SELECT count(*) FROM {schema}.job_history h JOIN {schema}.note n ON n.job = h.id WHERE n.epoch > h.lease_epoch",

@@ -27,6 +27,7 @@ async fn work_resumes_after_an_outage_and_each_change_is_one_line_of_the_log() {
     worker.signal("TERM");
     assert!(worker.until_ended(PATIENCE).await.success(), "{:#?}", worker.log());
     factory.check(250).await;
+    assert!(worker.logged("has no connection").len() <= 1, "{:#?}", worker.log());
     for work in ["claim", "settle", "receipts", "heartbeat", "wakeups"] {
         for text in [DOWN, UP] {
             let named = |line: &String| line.contains(&format!("work=\"{work}\""));
