@@ -130,7 +130,8 @@ fn ping_if_idle(checks: Checks) -> Hook<AsyncPgConnection> {
             if lock(&silence).is_some_and(|fell: Instant| used < fell) {
                 return Err(HookError::message("idle since before a connection fell silent"));
             }
-            match tokio::time::timeout(checks.answer, connection.batch_execute("SELECT 1")).await {
+            // An empty query: the server answers, and has nothing to plan, run or count.
+            match tokio::time::timeout(checks.answer, connection.batch_execute("")).await {
                 Ok(answer) => answer.map_err(PoolError::QueryError).map_err(HookError::Backend),
                 Err(_) => {
                     *lock(&silence) = Some(Instant::now());
