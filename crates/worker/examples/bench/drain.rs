@@ -32,7 +32,13 @@ impl JobKind for Nothing {
 }
 
 pub(crate) async fn round(bench: &Bench) -> Result<Vec<Reading>> {
-    let (ours, limit) = (side(bench, true).await?, side(bench, false).await?);
+    // Whoever comes first finds another server than whoever comes second.
+    let (ours, limit) = if fastrand::bool() {
+        (side(bench, true).await?, side(bench, false).await?)
+    } else {
+        let limit = side(bench, false).await?;
+        (side(bench, true).await?, limit)
+    };
     Ok(vec![Reading { name: "drain", unit: "jobs/s", ours, limit }])
 }
 
