@@ -176,6 +176,9 @@ impl Dispatcher {
             return;
         }
         self.pause_until = None;
+        if self.is_behind() {
+            return;
+        }
         loop {
             let free = self.free();
             let wish: u64 =
@@ -188,6 +191,13 @@ impl Dispatcher {
             let asked = share.min(self.sources[source].room()).min(self.settings.claim_batch);
             self.send_claim(source, asked, now);
         }
+    }
+
+    /// Whether so much waits to be settled that more of it would only wait longer. The next settlement ends it.
+    fn is_behind(&self) -> bool {
+        let waiting: usize = self.ended.iter().map(Vec::len).sum();
+        self.settlements >= SETTLEMENTS
+            && waiting >= self.settings.concurrency.max(self.settings.settle_batch)
     }
 
     /// Whether to claim now rather than to wait a moment for more slots.

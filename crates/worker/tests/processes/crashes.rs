@@ -1,6 +1,7 @@
 //! Workers die at any moment and at named points, or are stopped for longer than their leases. Whatever happens, each
 //! transactional job has its effect once, no job is lost, and no verdict counts that came after its lease was lost.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use leasehold_core::Store;
@@ -13,6 +14,8 @@ use crate::factory::{Factory, LEASE, PATIENCE, Process, url};
 const ROUNDS: usize = 3;
 const KILLS: usize = 12;
 const STOPS: usize = 3;
+/// How a process ends that dies at a named point.
+const ABORT: i32 = 6;
 /// Jobs that are added whenever few are left.
 const JOBS: usize = 400;
 
@@ -50,7 +53,7 @@ impl Chaos<'_> {
             assert!(start.elapsed() < PATIENCE, "{} deaths, {kills} kills, {stops} stops", deaths.len());
             self.more_jobs().await;
             if let Some(status) = dying.ended() {
-                assert!(!status.success(), "a worker ended by itself: {:#?}", dying.log());
+                assert_eq!(status.signal(), Some(ABORT), "a worker ended by itself: {:#?}", dying.log());
                 dying = self.start(deaths.pop());
             }
             if Instant::now() >= next && kills >= 4 * (stops + 1) && stops < STOPS {

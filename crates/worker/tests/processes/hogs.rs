@@ -11,7 +11,7 @@ use leasehold_postgres::PgStore;
 use leasehold_worker::{Context, Worker, WorkerHandle};
 
 use crate::child::{QUEUE, Stuck};
-use crate::factory::{Factory, url};
+use crate::factory::{Factory, PATIENCE, url};
 
 const LEASE: Duration = Duration::from_millis(300);
 const HANDLERS: usize = 16;
@@ -74,7 +74,9 @@ fn handlers_that_block_every_thread_cost_no_lease() {
 async fn nobody_loses_a_lease(factory: &Factory, worker: &WorkerHandle) {
     let leased = "SELECT count(*) FROM {schema}.job_queue WHERE lease_until IS NOT NULL";
     factory.until(leased, |leased| leased == HANDLERS as i64).await;
+    let start = Instant::now();
     loop {
+        assert!(start.elapsed() < PATIENCE, "the handlers do not end: {:?}", worker.stats());
         let reclaimed = factory.store.reclaim(BatchSize::new(100).unwrap()).await.unwrap();
         assert!(reclaimed.is_empty(), "leases were lost: {reclaimed:?}");
         if factory.number("SELECT count(*) FROM {schema}.job_queue").await == 0 {
