@@ -127,9 +127,8 @@ fn is_end_of_session(message: &str) -> bool {
 
 /// SQLSTATE 3F000, 42883, 42P01: the tables and functions are not there, or not all of them.
 fn is_missing(message: &str) -> bool {
-    let ours = |words: &&str| message.starts_with(*words);
     message.ends_with("does not exist")
-        && ["schema ", "function ", "relation "].iter().any(|words| ours(words))
+        && ["schema ", "function ", "relation "].iter().any(|words| message.starts_with(words))
 }
 
 /// SQLSTATE 40P01, 55P03, 57014: the server has given up on this statement alone.

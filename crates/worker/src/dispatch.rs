@@ -525,7 +525,11 @@ impl Dispatcher {
     /// The grace is over: stops what still runs, and gives it back with the attempt refunded.
     async fn give_back(mut self) -> Stopped {
         let jobs: Vec<Arc<Job>> = self.running.drain().map(|(_, (job, _))| job).collect();
-        self.executions.shutdown().await;
+        if tokio::time::timeout(LAST, self.executions.shutdown()).await.is_err() {
+            tracing::warn!(
+                "a handler blocks its thread and cannot be stopped; its job is given back all the same"
+            );
+        }
         let released_jobs = jobs.len();
         let mut left: Vec<Finished> = self.ended.iter_mut().flat_map(std::mem::take).collect();
         left.extend(jobs.into_iter().map(released));

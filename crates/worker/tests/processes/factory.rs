@@ -167,7 +167,7 @@ impl Process {
         let log = Arc::new(Mutex::new(Vec::new()));
         let (lines, heard) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
         std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| heard.lock().unwrap().push(line))
+            lines.map_while(Result::ok).for_each(|line| heard.lock().unwrap().push(line));
         });
         Self { child, name: orders.name.clone(), log }
     }
