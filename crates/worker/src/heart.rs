@@ -67,6 +67,13 @@ impl Heart {
             }
         };
         outage.over();
+        if let Some(store) = &dedicated {
+            // The connection is open before the first heartbeat needs it. If not, that will say so.
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                _ = tokio::time::timeout(self.patience(), store.now()) => {}
+            }
+        }
         self.beat(dedicated).await;
     }
 

@@ -48,9 +48,9 @@ async fn side(bench: &Bench, by_worker: bool) -> Result<f64> {
     ground.fill(jobs).await?;
     let start = Instant::now();
     if by_worker {
-        worker(&ground, jobs).await?
+        worker(&ground, jobs).await?;
     } else {
-        lanes(&ground, jobs).await?
+        lanes(&ground, jobs).await?;
     }
     let rate = jobs as f64 / start.elapsed().as_secs_f64();
     ground.expect_finished(jobs).await?;
