@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: each backend has an example `bench` that measures it.
+//! `cargo xtask bench`: each backend has an example `bench` that measures it, and so has the worker.
 
 use clap::ValueEnum;
 
@@ -6,13 +6,15 @@ use crate::servers;
 use crate::step::{self, Outcome};
 use crate::workspace::cargo;
 
-/// The backends that can be measured.
+/// What can be measured.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Backend {
     /// leasehold-memory
     Memory,
     /// leasehold-postgres
     Postgres,
+    /// leasehold-worker, on leasehold-postgres
+    Worker,
 }
 
 impl Backend {
@@ -20,6 +22,7 @@ impl Backend {
         match self {
             Self::Memory => "leasehold-memory",
             Self::Postgres => "leasehold-postgres",
+            Self::Worker => "leasehold-worker",
         }
     }
 
@@ -27,7 +30,7 @@ impl Backend {
     fn prepare(self) -> Outcome {
         match self {
             Self::Memory => Ok(()),
-            Self::Postgres => step::step("PostgreSQL 15", || {
+            Self::Postgres | Self::Worker => step::step("PostgreSQL 15", || {
                 leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))
             }),
         }

@@ -46,9 +46,9 @@ enum Command {
     Fix,
     /// Run the servers that tests need until Ctrl-C or the end of standard input, and print how to find them
     Servers,
-    /// Measure a backend
+    /// Measure a backend or the worker
     Bench {
-        /// Which backend
+        /// Which one
         backend: bench::Backend,
         /// Print the measurements as JSON
         #[arg(long)]

@@ -127,8 +127,15 @@ impl PgStoreBuilder {
         }
     }
 
-    /// One more store like this one, with two connections of its own.
-    pub(crate) fn small(&self, connector: &Connector) -> Result<PgStore> {
+    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does.
+    pub(crate) fn small(
+        &self,
+        connector: Option<&Connector>,
+        pool: &Pool<AsyncPgConnection>,
+    ) -> Result<PgStore> {
+        let Some(connector) = connector else {
+            return Ok(self.clone().from_pool(connect::beside(pool, 2, self.pool_wait)?));
+        };
         let own = self.own_pool(connector, 2)?;
         let pool = connect::pool(connector, 2, self.pool_wait)?;
         Ok(self.clone().build(own, pool, Some(connector.clone())))

@@ -20,7 +20,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-pub(crate) use self::pool::pool;
+pub(crate) use self::pool::{beside, pool};
 use crate::tls::{Handshake, Mode, TlsStream};
 
 type Link = (Client, Connection<Socket, TlsStream>);

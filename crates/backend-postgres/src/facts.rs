@@ -42,11 +42,15 @@ pub(crate) async fn next_available_at(
     sql: &Statements,
     queues: &Queues,
 ) -> Result<Option<NextAvailable>, Failure> {
+    let mut facts = facts(conn, sql, queues).await?;
+    // A policy can delay what there is, no more. An idle worker asks this all the time: it costs one statement.
+    facts.retain(|facts| facts.first.is_some());
+    let Some(now) = facts.first().map(Facts::now) else {
+        return Ok(None);
+    };
     let policies = policies(conn, sql).await?;
-    let facts = facts(conn, sql, queues).await?;
-    let now = facts.first().map(Facts::now);
     let soonest = facts.iter().filter_map(|facts| facts.next_look(&facts.policy(&policies))).min();
-    Ok(soonest.zip(now).map(|(at, now)| NextAvailable::new(at, now)))
+    Ok(soonest.map(|at| NextAvailable::new(at, now)))
 }
 
 /// What the limits of one queue see.

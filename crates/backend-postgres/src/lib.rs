@@ -350,10 +350,7 @@ impl Store for PgStore {
     }
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
-        let Some(connector) = &self.shared.connector else {
-            return Ok(None);
-        };
-        Ok(Some(Arc::new(self.shared.settings.small(connector)?)))
+        Ok(Some(Arc::new(self.shared.settings.small(self.shared.connector.as_ref(), &self.shared.own)?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {

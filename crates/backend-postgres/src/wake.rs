@@ -203,7 +203,7 @@ async fn send(
 async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPgConnection) {
     loop {
         hear(&hub, &mut conn).await;
-        let mut wait = RECONNECT.0;
+        let (mut wait, mut tries) = (RECONNECT.0, 0);
         conn = loop {
             let Some(hub) = hub.upgrade() else {
                 return;
@@ -211,10 +211,17 @@ async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPg
             match hub.open(&pool).await {
                 Ok(conn) => {
                     hub.wake_all(); // What was said meanwhile was missed: everybody looks once.
+                    if tries > 0 {
+                        tracing::info!(tries, "the listener for wake-ups has a connection again");
+                    }
                     break conn;
                 }
-                Err(error) => tracing::warn!(%error, "the listener for wake-ups has no connection"),
+                Err(error) if tries == 0 => {
+                    tracing::warn!(%error, "the listener for wake-ups has no connection; trying again");
+                }
+                Err(error) => tracing::debug!(%error, tries, "still no connection for wake-ups"),
             }
+            tries += 1;
             drop(hub);
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RECONNECT.1);

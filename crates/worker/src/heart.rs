@@ -70,6 +70,10 @@ impl Heart {
             match answer("dedicated", patience(self.lease), async || self.store.dedicated().await).await {
                 Ok(dedicated) => {
                     outage.over();
+                    if let Some(store) = &dedicated {
+                        // It is open before the first heartbeat needs it. If it is not, that heartbeat will say so.
+                        let _ = answer("now", patience(self.lease), async || store.now().await).await;
+                    }
                     return dedicated;
                 }
                 Err(error) => tokio::time::sleep(outage.failed(&with_causes(&error))).await,

@@ -61,6 +61,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Worker;
 use crate::builder::WorkerBuilder;
+use crate::call::patience;
 use crate::context::Execution;
 use crate::execute::{Executor, Finished};
 use crate::handle::Parts;
@@ -251,11 +252,8 @@ impl TestWorker {
             make_span: parts.make_span,
             reporter: reporter.clone(),
         };
-        let settler = Settler {
-            store: Arc::clone(&parts.store),
-            leases: Arc::clone(&leases),
-            reporter: reporter.clone(),
-        };
+        let patience = patience(parts.settings.lease);
+        let settler = Settler::new(Arc::clone(&parts.store), Arc::clone(&leases), reporter.clone(), patience);
         Ok(Self { store: parts.store, requests, executor: Arc::new(executor), leases, settler, reporter })
     }
 
@@ -330,7 +328,7 @@ impl TestWorker {
 
     async fn claim(&self) -> Result<Option<Execution>> {
         self.store.reclaim(BatchSize::new(leasehold_core::limits::BATCH)?).await?;
-        for request in &self.requests {
+        for (source, request) in self.requests.iter().enumerate() {
             let sent = Instant::now();
             let jobs: Vec<Arc<Job>> = self.store.dequeue(request).await?.into_iter().map(Arc::new).collect();
             let tokens = self.leases.hold(&jobs, sent);
@@ -338,6 +336,7 @@ impl TestWorker {
                 let (leases, store) = (Arc::clone(&self.leases), Arc::clone(&self.store));
                 return Ok(Some(Execution {
                     job,
+                    source,
                     cancelled,
                     stopping: CancellationToken::new(),
                     leases,

@@ -4,13 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool::Runtime;
-use deadpool::managed::{Metrics, QueueMode};
+use deadpool::managed::{Manager, Metrics, QueueMode};
+use diesel::{ConnectionError, ConnectionResult};
 use diesel_async::pooled_connection::deadpool::{Hook, HookError, Pool};
 use diesel_async::pooled_connection::{
     AsyncDieselConnectionManager, ManagerConfig, PoolError, RecyclingMethod,
 };
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use leasehold_core::{Invalid, Problem, Result, StoreError};
 
 use super::Connector;
@@ -47,10 +49,47 @@ pub(super) fn pool_with(
     checks: Checks,
 ) -> Result<Pool<AsyncPgConnection>> {
     check_size(size)?;
-    Pool::builder(manager(connector.clone()))
+    let connector = connector.clone();
+    let patience = CREATE.max(connector.patience());
+    let manager = manager(move || {
+        let connector = connector.clone();
+        async move { connector.open().await }.boxed()
+    });
+    build(manager, size, wait, patience, checks)
+}
+
+/// A pool of up to `size` connections as those of another pool, which do not count there.
+pub(crate) fn beside(
+    pool: &Pool<AsyncPgConnection>,
+    size: usize,
+    wait: Duration,
+) -> Result<Pool<AsyncPgConnection>> {
+    let pool = pool.clone();
+    let manager = manager(move || {
+        let pool = pool.clone();
+        async move { pool.manager().create().await.map_err(refused) }.boxed()
+    });
+    build(manager, size, wait, CREATE, CHECKS)
+}
+
+fn refused(error: PoolError) -> ConnectionError {
+    match error {
+        PoolError::ConnectionError(error) => error,
+        error => ConnectionError::BadConnection(error.to_string()),
+    }
+}
+
+fn build(
+    manager: AsyncDieselConnectionManager<AsyncPgConnection>,
+    size: usize,
+    wait: Duration,
+    patience: Duration,
+    checks: Checks,
+) -> Result<Pool<AsyncPgConnection>> {
+    Pool::builder(manager)
         .max_size(size)
         .wait_timeout(Some(wait))
-        .create_timeout(Some(CREATE.max(connector.patience())))
+        .create_timeout(Some(patience))
         .recycle_timeout(Some(RECYCLE))
         .runtime(Runtime::Tokio1)
         // The warmest first: it is the least likely to need a ping.
@@ -69,13 +108,12 @@ fn check_size(size: usize) -> Result<(), Invalid> {
 }
 
 /// The manager's URL stays empty, so that no password lies there.
-fn manager(connector: Connector) -> AsyncDieselConnectionManager<AsyncPgConnection> {
+fn manager(
+    open: impl Fn() -> BoxFuture<'static, ConnectionResult<AsyncPgConnection>> + Send + Sync + 'static,
+) -> AsyncDieselConnectionManager<AsyncPgConnection> {
     let mut config = ManagerConfig::default();
     config.recycling_method = RecyclingMethod::Fast;
-    config.custom_setup = Box::new(move |_| {
-        let connector = connector.clone();
-        async move { connector.open().await }.boxed()
-    });
+    config.custom_setup = Box::new(move |_| open());
     AsyncDieselConnectionManager::new_with_config("", config)
 }
 
@@ -92,7 +130,8 @@ fn ping_if_idle(checks: Checks) -> Hook<AsyncPgConnection> {
             if lock(&silence).is_some_and(|fell: Instant| used < fell) {
                 return Err(HookError::message("idle since before a connection fell silent"));
             }
-            match tokio::time::timeout(checks.answer, connection.batch_execute("SELECT 1")).await {
+            // An empty query: the server answers, and has nothing to plan, run or count.
+            match tokio::time::timeout(checks.answer, connection.batch_execute("")).await {
                 Ok(answer) => answer.map_err(PoolError::QueryError).map_err(HookError::Backend),
                 Err(_) => {
                     *lock(&silence) = Some(Instant::now());

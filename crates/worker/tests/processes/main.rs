@@ -1,0 +1,14 @@
+//! Workers as processes of their own, on a real Postgres: killed, stopped, told to end, starved and cut off.
+//!
+//! The processes are this very program, started again with [`child::ORDERS`] in their environment.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
+
+mod child;
+mod crashes;
+mod dying;
+mod factory;
+mod hogs;
+mod log;
+mod outage;
+mod signals;
