@@ -14,7 +14,7 @@ use leasehold_core::{
 
 use crate::error::Failure;
 use crate::policy::Rules;
-use crate::row::{JobRow, JobSql, readable, time_or_epoch};
+use crate::row::{JobRow, JobSql, Stored, readable, time_or_epoch};
 use crate::selection::{after, beyond};
 use crate::session::Session;
 use crate::statement::Param;
@@ -139,16 +139,18 @@ fn next_queues(
     {
         while queues.len() < limit {
             let page = limit - queues.len() + SPARE_QUEUES;
-            let params = vec![from.into(), to.as_str().into(), session.now.into(), (page as i64).into()];
+            let params =
+                vec![from.as_str().into(), to.as_str().into(), session.now.into(), (page as i64).into()];
             let sql = session.sql;
-            let names: Vec<String> = session.rows::<Text, _>(&sql.turns, params)?;
-            for name in names.iter().filter_map(|name| QueueName::new(name).ok()) {
+            let names: Vec<Stored> = session.rows::<Text, _>(&sql.turns, params)?;
+            for name in names.iter().filter_map(|name| QueueName::new(&**name).ok()) {
                 if queues.len() < limit {
                     queues.extend(open(session, rules, &name, limit)?);
                 }
             }
-            match names.last().filter(|_| names.len() == page) {
-                Some(name) => from = after(name),
+            // A name that nobody understands may sort after what it is marked as: never go back.
+            match names.last().map(|name| after(name)).filter(|next| names.len() == page && *next > from) {
+                Some(next) => from = next,
                 None => break,
             }
         }

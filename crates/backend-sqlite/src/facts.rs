@@ -11,7 +11,7 @@ use leasehold_core::{
 use crate::error::Failure;
 use crate::inspect;
 use crate::policy::Rules;
-use crate::row::time_or_epoch;
+use crate::row::{Stored, time_or_epoch};
 use crate::selection::Selection;
 use crate::session::Session;
 
@@ -56,8 +56,8 @@ fn live(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<QueueName>, Fa
     }
     let selection = Selection::of(queues);
     let sql = session.sql;
-    let names = session.rows::<Text, String>(&sql.queues, vec![selection.from(), selection.to()])?;
-    Ok(names.iter().filter_map(|name| QueueName::new(name).ok()).collect())
+    let names = session.rows::<Text, Stored>(&sql.queues, vec![selection.from(), selection.to()])?;
+    Ok(names.iter().filter_map(|name| QueueName::new(&**name).ok()).collect())
 }
 
 /// What the limits of one queue see.

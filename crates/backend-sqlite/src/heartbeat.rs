@@ -5,7 +5,7 @@ use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, time};
 
 use crate::error::Failure;
 use crate::policy::Rules;
-use crate::row::time_or_epoch;
+use crate::row::{Stored, time_or_epoch};
 use crate::session::Session;
 
 /// Extends each lease that is still live (H5).
@@ -28,7 +28,7 @@ fn extend_one(
     let id = receipt.job.get();
     let mut length = extend;
     if !rules.is_empty() {
-        let queue = session.row::<Text, String>(&sql.queue_of, vec![id.into()])?;
+        let queue = session.row::<Text, Stored>(&sql.queue_of, vec![id.into()])?;
         length = queue.map_or(extend, |queue| rules.of_stored(&queue).lease_for(extend)); // P6
     }
     let until = time::later(session.now, length.get()); // H1

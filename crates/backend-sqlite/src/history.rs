@@ -5,6 +5,7 @@ use leasehold_core::{FinalStatus, JobId, Prune, PruneAge, QueueName, Queues, Red
 
 use crate::error::Failure;
 use crate::policy::Rules;
+use crate::row::Stored;
 use crate::selection::{Selection, ids};
 use crate::session::Session;
 use crate::statement::Param;
@@ -36,7 +37,7 @@ pub(crate) fn redrive(session: &mut Session<'_>, request: &Redrive) -> Result<Re
     }
 }
 
-type Dead = (i64, String, Option<String>);
+type Dead = (i64, Stored, Option<Stored>);
 
 fn dead(session: &mut Session<'_>, request: &Redrive, after: i64, page: usize) -> Result<Vec<Dead>, Failure> {
     let selection = Selection::of(&request.queues);
@@ -100,7 +101,8 @@ fn queues(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<String>, Fai
     }
     let selection = Selection::of(queues);
     let sql = session.sql;
-    session.rows::<Text, _>(&sql.finished_queues, vec![selection.from(), selection.to()])
+    let names = session.rows::<Text, Stored>(&sql.finished_queues, vec![selection.from(), selection.to()])?;
+    Ok(names.iter().map(|name| name.to_string()).collect())
 }
 
 /// Statuses as a statement takes them: null for any.

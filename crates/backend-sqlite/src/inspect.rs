@@ -12,7 +12,7 @@ use leasehold_core::{
 
 use crate::error::Failure;
 use crate::history::statuses;
-use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, readable, time_or_epoch};
+use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, Stored, readable, time_or_epoch};
 use crate::selection::{Selection, one_more, page, start};
 use crate::session::Session;
 use crate::statement::Param;
@@ -93,7 +93,7 @@ pub(crate) fn receipts(
 ) -> Result<Vec<ReceiptStatus>, Failure> {
     type Row = (BigInt, Nullable<BigInt>, Nullable<BigInt>, Nullable<BigInt>, Nullable<Text>);
     let params = vec![receipts.iter().map(|receipt| receipt.job.get()).collect()];
-    type Found = (i64, Option<i64>, Option<i64>, Option<i64>, Option<String>);
+    type Found = (i64, Option<i64>, Option<i64>, Option<i64>, Option<Stored>);
     let sql = session.sql;
     let rows: Vec<Found> = session.rows::<Row, _>(&sql.receipts, params)?;
     let mut worth = vec![ReceiptStatus::Gone; receipts.len()];
@@ -127,11 +127,11 @@ pub(crate) fn stats(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<Qu
     Ok(stats.into_values().collect())
 }
 
-type StatsRow = (String, String, i64, i64, Option<i64>);
+type StatsRow = (Stored, Stored, i64, i64, Option<i64>);
 
 fn count(stats: &mut BTreeMap<QueueName, QueueStats>, row: StatsRow, now: DateTime<Utc>) {
     let (queue, state, attempts, count, first) = row;
-    let Ok(queue) = QueueName::new(queue) else {
+    let Ok(queue) = QueueName::new(&*queue) else {
         return;
     };
     let row = stats.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue, now));

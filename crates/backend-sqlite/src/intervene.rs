@@ -5,6 +5,7 @@ use leasehold_core::{Intervention, JobId, Json, StoreError};
 
 use crate::error::Failure;
 use crate::policy::Rules;
+use crate::row::Stored;
 use crate::session::Session;
 use crate::settle::{End, finish, lease_ended};
 
@@ -15,7 +16,7 @@ pub(crate) fn intervene(
     intervention: &Intervention,
 ) -> Result<(), Failure> {
     let (sql, number) = (session.sql, id.get());
-    let Some(queue) = session.row::<Text, String>(&sql.queue_of, vec![number.into()])? else {
+    let Some(queue) = session.row::<Text, Stored>(&sql.queue_of, vec![number.into()])? else {
         return Err(missing(session, id)?.into()); // A5
     };
     match intervention {

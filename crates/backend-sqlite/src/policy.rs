@@ -11,7 +11,7 @@ use leasehold_core::{
 };
 
 use crate::error::Failure;
-use crate::row::readable_one;
+use crate::row::{Stored, readable_one};
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -71,13 +71,13 @@ pub(crate) fn set_policy(
 fn reset_rates(session: &mut Session<'_>) -> Result<(), Failure> {
     type Row = (Text, Double, BigInt);
     let sql = session.sql;
-    let buckets: Vec<(String, f64, i64)> = session.rows::<Row, _>(&sql.buckets, Vec::new())?;
+    let buckets: Vec<(Stored, f64, i64)> = session.rows::<Row, _>(&sql.buckets, Vec::new())?;
     let mut rules = Rules::read(session)?;
     for (queue, per_sec, burst) in buckets {
         let rate = rules.of_stored(&queue).rate;
         let same = |rate: RateLimit| rate.per_sec() == per_sec && i64::from(rate.burst()) == burst;
         if !rate.is_some_and(same) {
-            session.count(&sql.remove_bucket, vec![queue.into()])?;
+            session.count(&sql.remove_bucket, vec![(*queue).into()])?;
         }
     }
     Ok(())
@@ -144,7 +144,7 @@ pub(crate) fn policies(session: &mut Session<'_>) -> Result<Policies, Failure> {
 
 #[derive(Queryable)]
 struct PolicyRow {
-    pattern: String,
+    pattern: Stored,
     paused: Option<i64>,
     concurrency_limit: Option<i64>,
     rate_per_sec: Option<f64>,
@@ -155,15 +155,15 @@ struct PolicyRow {
     backoff_min_us: Option<i64>,
     backoff_max_us: Option<i64>,
     max_attempts: Option<i64>,
-    queue_order: Option<String>,
+    queue_order: Option<Stored>,
     retention_us: Option<i64>,
-    archive: Option<String>,
-    on_expiry: Option<String>,
+    archive: Option<Stored>,
+    on_expiry: Option<Stored>,
 }
 
 impl PolicyRow {
     fn decode(self) -> Result<(QueuePattern, QueuePolicy)> {
-        let name = self.pattern.clone();
+        let name = self.pattern.to_string();
         self.checked().map_err(|invalid| StoreError::corrupt(format!("policy of {name:?}: {invalid}")))
     }
 

@@ -9,7 +9,7 @@ use leasehold_core::{
 
 use crate::error::Failure;
 use crate::policy::Rules;
-use crate::row::readable_one;
+use crate::row::{Stored, readable_one};
 use crate::session::Session;
 use crate::settle::{End, Requeue, finish, lease_ended, requeue};
 
@@ -17,12 +17,12 @@ use crate::settle::{End, Requeue, finish, lease_ended, requeue};
 #[derive(Queryable)]
 struct Due {
     id: i64,
-    queue: String,
-    kind: String,
+    queue: Stored,
+    kind: Stored,
     attempts: i64,
     max_attempts: i64,
     /// Who let the lease pass; nobody if there was none.
-    worker: Option<String>,
+    worker: Option<Stored>,
     has_error: i64,
 }
 
@@ -69,11 +69,11 @@ fn reclaim_one(session: &mut Session<'_>, rules: &mut Rules, job: &Due) -> Resul
 impl Due {
     fn told(self, fate: ReclaimFate) -> Result<Reclaimed> {
         let id = JobId::new(self.id);
-        let worker = self.worker.map(|worker| stored(WorkerId::new(worker), "locked_by", id));
+        let worker = self.worker.map(|worker| stored(WorkerId::new(&*worker), "locked_by", id));
         Ok(Reclaimed {
             id,
-            queue: stored(QueueName::new(self.queue), "queue_name", id)?,
-            kind: stored(Kind::new(self.kind), "kind", id)?,
+            queue: stored(QueueName::new(&*self.queue), "queue_name", id)?,
+            kind: stored(Kind::new(&*self.kind), "kind", id)?,
             attempts: u32::try_from(self.attempts).unwrap_or_default(),
             worker: worker.transpose()?,
             fate,

@@ -4,13 +4,44 @@
 //! rest.
 
 use chrono::{DateTime, Utc};
+use diesel::deserialize::{self, FromSql, FromSqlRow};
 use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Nullable, Text};
+use diesel::sqlite::{Sqlite, SqliteValue};
 use leasehold_core::backend::{stored, stored_json};
 use leasehold_core::{
     Epoch, FinalStatus, FinishedJob, Headers, Job, JobId, Json, Kind, Lease, MaxAttempts, Outcome, QueueName,
     Result, StoreError, UniqueKey, WorkerId,
 };
+
+/// A text as it is stored. SQLite keeps any bytes as text; what is no UTF-8 is nobody's name and no document.
+#[derive(Debug, FromSqlRow)]
+pub(crate) struct Stored(Result<String, String>);
+
+/// The text, in which what cannot be read is marked: good enough for a log, and no valid name.
+impl std::ops::Deref for Stored {
+    type Target = str;
+    fn deref(&self) -> &str {
+        match &self.0 {
+            Ok(text) | Err(text) => text,
+        }
+    }
+}
+
+impl Stored {
+    fn text(self, column: &str, id: JobId) -> Result<String> {
+        self.0.map_err(|_| StoreError::corrupt(format!("{column} of job {id} is no UTF-8")))
+    }
+}
+
+impl FromSql<Text, Sqlite> for Stored {
+    fn from_sql(value: SqliteValue<'_, '_, '_>) -> deserialize::Result<Self> {
+        let bytes = <Vec<u8> as FromSql<diesel::sql_types::Binary, Sqlite>>::from_sql(value)?;
+        let marked =
+            |error: std::string::FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
+        Ok(Self(String::from_utf8(bytes).map_err(marked)))
+    }
+}
 
 pub(crate) type JobSql = (
     BigInt,
@@ -37,20 +68,20 @@ pub(crate) type JobSql = (
 #[derive(Debug, Queryable)]
 pub(crate) struct JobRow {
     pub(crate) id: i64,
-    pub(crate) queue_name: String,
-    kind: String,
+    queue_name: Stored,
+    kind: Stored,
     priority: i64,
-    unique_key: Option<String>,
-    payload: String,
-    headers: String,
+    unique_key: Option<Stored>,
+    payload: Stored,
+    headers: Stored,
     attempts: i64,
     max_attempts: i64,
     available_at: i64,
     lease_until: Option<i64>,
-    locked_by: Option<String>,
+    locked_by: Option<Stored>,
     lease_epoch: i64,
     first_leased_at: Option<i64>,
-    last_error: Option<String>,
+    last_error: Option<Stored>,
     redrives: i64,
     created_at: i64,
     updated_at: i64,
@@ -62,19 +93,19 @@ impl TryFrom<JobRow> for Job {
         let id = JobId::new(row.id);
         let lease = match (row.lease_until, row.locked_by) {
             (Some(until), Some(worker)) => {
-                let worker = stored(WorkerId::new(worker), "locked_by", id)?;
+                let worker = stored(WorkerId::new(worker.text("locked_by", id)?), "locked_by", id)?;
                 Some(Lease { until: time(until, "lease_until", id)?, worker })
             }
             _ => None,
         };
         Ok(Self {
             id,
-            queue: stored(QueueName::new(row.queue_name), "queue_name", id)?,
-            kind: stored(Kind::new(row.kind), "kind", id)?,
+            queue: stored(QueueName::new(row.queue_name.text("queue_name", id)?), "queue_name", id)?,
+            kind: stored(Kind::new(row.kind.text("kind", id)?), "kind", id)?,
             priority: priority(row.priority, id)?,
             unique_key: key(row.unique_key, id)?,
-            payload: stored_json(row.payload, "payload", id)?,
-            headers: headers(&row.headers, id)?,
+            payload: stored_json(row.payload.text("payload", id)?, "payload", id)?,
+            headers: headers(&row.headers.text("headers", id)?, id)?,
             attempts: count(row.attempts, "attempts", id)?,
             max_attempts: max_attempts(row.max_attempts, id)?,
             available_at: time(row.available_at, "available_at", id)?,
@@ -114,20 +145,20 @@ pub(crate) type FinishedSql = (
 #[derive(Debug, Queryable)]
 pub(crate) struct FinishedRow {
     pub(crate) id: i64,
-    queue_name: String,
-    kind: String,
+    queue_name: Stored,
+    kind: Stored,
     priority: i64,
-    unique_key: Option<String>,
-    payload: String,
-    headers: String,
+    unique_key: Option<Stored>,
+    payload: Stored,
+    headers: Stored,
     attempts: i64,
     max_attempts: i64,
     lease_epoch: i64,
-    status_final: String,
-    result: Option<String>,
-    last_error: Option<String>,
+    status_final: Stored,
+    result: Option<Stored>,
+    last_error: Option<Stored>,
     redrives: i64,
-    processed_by: Option<String>,
+    processed_by: Option<Stored>,
     created_at: i64,
     started_at: Option<i64>,
     finished_at: i64,
@@ -137,7 +168,8 @@ impl TryFrom<FinishedRow> for FinishedJob {
     type Error = StoreError;
     fn try_from(row: FinishedRow) -> Result<Self> {
         let id = JobId::new(row.id);
-        let status: FinalStatus = stored(row.status_final.parse(), "status_final", id)?;
+        let status: FinalStatus =
+            stored(row.status_final.text("status_final", id)?.parse(), "status_final", id)?;
         let last_error = optional_json(row.last_error, "last_error", id)?;
         let document = match status {
             FinalStatus::DeadLetter => last_error.clone(),
@@ -145,15 +177,16 @@ impl TryFrom<FinishedRow> for FinishedJob {
         };
         let document = document
             .ok_or_else(|| StoreError::corrupt(format!("job {id} is {status} without a document")))?;
-        let worker = row.processed_by.map(|worker| stored(WorkerId::new(worker), "processed_by", id));
+        let worker = row.processed_by.map(|worker| worker.text("processed_by", id)).transpose()?;
+        let worker = worker.map(|worker| stored(WorkerId::new(worker), "processed_by", id));
         Ok(Self {
             id,
-            queue: stored(QueueName::new(row.queue_name), "queue_name", id)?,
-            kind: stored(Kind::new(row.kind), "kind", id)?,
+            queue: stored(QueueName::new(row.queue_name.text("queue_name", id)?), "queue_name", id)?,
+            kind: stored(Kind::new(row.kind.text("kind", id)?), "kind", id)?,
             priority: priority(row.priority, id)?,
             unique_key: key(row.unique_key, id)?,
-            payload: stored_json(row.payload, "payload", id)?,
-            headers: headers(&row.headers, id)?,
+            payload: stored_json(row.payload.text("payload", id)?, "payload", id)?,
+            headers: headers(&row.headers.text("headers", id)?, id)?,
             attempts: count(row.attempts, "attempts", id)?,
             max_attempts: max_attempts(row.max_attempts, id)?,
             epoch: Epoch::new(row.lease_epoch),
@@ -187,12 +220,12 @@ fn optional_time(value: Option<i64>, column: &str, id: JobId) -> Result<Option<D
     value.map(|value| time(value, column, id)).transpose()
 }
 
-fn optional_json(document: Option<String>, column: &str, id: JobId) -> Result<Option<Json>> {
-    document.map(|document| stored_json(document, column, id)).transpose()
+fn optional_json(document: Option<Stored>, column: &str, id: JobId) -> Result<Option<Json>> {
+    document.map(|document| stored_json(document.text(column, id)?, column, id)).transpose()
 }
 
-fn key(key: Option<String>, id: JobId) -> Result<Option<UniqueKey>> {
-    key.map(|key| stored(UniqueKey::new(key), "unique_key", id)).transpose()
+fn key(key: Option<Stored>, id: JobId) -> Result<Option<UniqueKey>> {
+    key.map(|key| stored(UniqueKey::new(key.text("unique_key", id)?), "unique_key", id)).transpose()
 }
 
 fn headers(document: &str, id: JobId) -> Result<Headers> {

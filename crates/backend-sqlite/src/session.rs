@@ -73,10 +73,15 @@ impl<'c> Session<'c> {
     ) -> Result<T, Failure> {
         self.count("SAVEPOINT leasehold", Vec::new())?;
         let done = work(self);
-        if done.is_err() {
-            self.count("ROLLBACK TO leasehold", Vec::new()).map_err(Failure::transaction_lost)?;
+        let undone = match &done {
+            Err(_) => self.count("ROLLBACK TO leasehold", Vec::new()),
+            Ok(_) => Ok(0),
+        };
+        let released = undone.and_then(|_| self.count("RELEASE leasehold", Vec::new()));
+        match (done, released) {
+            (done, Ok(_)) => done,
+            // What has failed has ended the whole transaction.
+            (Err(failure), Err(_)) | (Ok(_), Err(failure)) => Err(failure.transaction_lost()),
         }
-        self.count("RELEASE leasehold", Vec::new()).map_err(Failure::transaction_lost)?;
-        done
     }
 }

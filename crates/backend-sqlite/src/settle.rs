@@ -9,6 +9,7 @@ use leasehold_core::{
 
 use crate::error::Failure;
 use crate::policy::Rules;
+use crate::row::Stored;
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -32,13 +33,13 @@ fn settle_done(
 ) -> Result<Vec<SettleOutcome>, Failure> {
     let sql = session.sql;
     let params = vec![completions(items), session.now.into()];
-    let done: Vec<(i64, i64, String)> =
+    let done: Vec<(i64, i64, Stored)> =
         session.rows::<(BigInt, BigInt, Text), _>(&sql.settle_done, params)?;
     session.count(&sql.remove, vec![done.iter().map(|(id, ..)| *id).collect()])?;
-    for queue in done.iter().map(|(.., queue)| queue).collect::<BTreeSet<_>>() {
+    for queue in done.iter().map(|(.., queue)| &**queue).collect::<BTreeSet<_>>() {
         lease_ended(session, rules, queue);
         if !rules.of_stored(queue).archive.keeps(FinalStatus::Completed) {
-            let gone = done.iter().filter(|(.., other)| other == queue).map(|(id, ..)| *id);
+            let gone = done.iter().filter(|(.., other)| &**other == queue).map(|(id, ..)| *id);
             session.count(&sql.forget, vec![gone.collect()])?; // P7
         }
     }
@@ -77,7 +78,7 @@ fn settle_one(
     let (id, epoch) = key(&receipt);
     let sql = session.sql;
     let held = session.row::<(Text, BigInt, BigInt), _>(&sql.held, vec![id.into(), epoch.into()])?;
-    let Some((queue, attempts, max_attempts)): Option<(String, i64, i64)> = held else {
+    let Some((queue, attempts, max_attempts)): Option<(Stored, i64, i64)> = held else {
         return Ok(SettleOutcome::LeaseLost); // S2
     };
     lease_ended(session, rules, &queue);
