@@ -1,7 +1,7 @@
 -- Up to ?2 jobs to be reclaimed at ?1: leases that have passed, queue by queue (R1), and jobs whose attempts are spent.
 WITH RECURSIVE leasing (name) AS (
     SELECT (SELECT j.queue_name FROM {prefix}job_queue j INDEXED BY {prefix}job_queue_leased
-            WHERE j.lease_until IS NOT NULL ORDER BY j.queue_name LIMIT 1)
+            WHERE j.lease_until IS NOT NULL AND j.queue_name > '' ORDER BY j.queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT j.queue_name FROM {prefix}job_queue j INDEXED BY {prefix}job_queue_leased
             WHERE j.lease_until IS NOT NULL AND j.queue_name > l.name ORDER BY j.queue_name LIMIT 1)
