@@ -18,16 +18,15 @@
 //!
 //! ```
 //! use diesel::{RunQueryDsl, SqliteConnection};
-//! use futures_util::FutureExt;
 //! use leasehold_core::{Job, Json, Settled, TxStore};
-//! use leasehold_sqlite::{SqliteStore, TxError};
+//! use leasehold_sqlite::{SqliteStore, TxError, transaction};
 //!
-//! fn pay(store: &SqliteStore, conn: &mut SqliteConnection, job: &Job) -> Result<Settled, TxError> {
-//!     conn.immediate_transaction(|conn| {
+//! async fn pay(store: &SqliteStore, conn: &mut SqliteConnection, job: &Job) -> Result<Settled, TxError> {
+//!     transaction(conn, async |conn| {
 //!         diesel::sql_query("INSERT INTO payment DEFAULT VALUES").execute(conn)?;
-//!         let settled = store.ack_in(conn, &job.receipt(), Json::null());
-//!         Ok(settled.now_or_never().expect("it never waits for another task")?)
+//!         Ok(store.ack_in(conn, &job.receipt(), Json::null()).await?)
 //!     })
+//!     .await
 //! }
 //! ```
 //!
@@ -85,7 +84,7 @@ pub use crate::prefix::TablePrefix;
 use crate::readers::Readers;
 use crate::session::Session;
 use crate::sql::Statements;
-pub use crate::tx::TxError;
+pub use crate::tx::{TxError, transaction};
 use crate::wake::Hub;
 use crate::writer::Writer;
 
@@ -312,3 +311,7 @@ impl Store for SqliteStore {
         Ok(self.shared.hub.subscribe(queues))
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sqlite.md")]
+struct Guide;

@@ -19,6 +19,43 @@ use crate::session::Session;
 pub use crate::tx::error::TxError;
 use crate::{Shared, SqliteStore, enqueue, settle};
 
+/// Runs `work` in a transaction on `conn`: committed if it succeeds, rolled back if it fails or if the future is dropped.
+///
+/// It is diesel's `immediate_transaction` for work that is written `async`, as the operations of a
+/// [`TxStore`] are. It takes the lock at once, and blocks the thread until it has it, for as long as the connection's
+/// `busy_timeout` says. Meanwhile nobody else writes: do nothing slow inside.
+///
+/// # Errors
+/// What `work` fails with, or diesel's error of the `BEGIN` or the `COMMIT`.
+pub async fn transaction<T, E>(
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
+) -> Result<T, E>
+where
+    E: From<diesel::result::Error>,
+{
+    AnsiTransactionManager::begin_transaction_sql(conn, "BEGIN IMMEDIATE")?;
+    let mut open = Open { conn, ended: false };
+    let done = work(open.conn).await?;
+    open.ended = true;
+    AnsiTransactionManager::commit_transaction(open.conn)?;
+    Ok(done)
+}
+
+/// A transaction that is rolled back if nobody ends it.
+struct Open<'c> {
+    conn: &'c mut SqliteConnection,
+    ended: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            drop(AnsiTransactionManager::rollback_transaction(self.conn));
+        }
+    }
+}
+
 /// On diesel's own connection, whose statements block the thread: they are short, and the lock is waited for by the first
 /// one that writes, or by `immediate_transaction`.
 #[async_trait]

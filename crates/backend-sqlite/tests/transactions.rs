@@ -8,7 +8,7 @@ use diesel::sql_types::BigInt;
 use diesel::{Connection, RunQueryDsl, SqliteConnection};
 use futures_util::FutureExt;
 use leasehold_core::{Dequeue, Job, Json, NewJob, Record, Store, StoreError, TxStore, Verdict};
-use leasehold_sqlite::{SqliteStore, TxError};
+use leasehold_sqlite::{SqliteStore, TxError, transaction};
 
 #[derive(diesel::QueryableByName)]
 struct Number {
@@ -117,4 +117,26 @@ async fn a_database_in_memory_has_no_second_connection() {
     let once = leasehold_core::IdempotencyKey::new("once").unwrap();
     let refused = store.once_in(&mut conn, &once).await;
     assert!(matches!(refused, Err(StoreError::Unsupported { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn async_work_is_one_transaction() {
+    let (store, mut conn, _directory) = scene().await;
+    let job = leased(&store).await;
+    let pay = async |conn: &mut SqliteConnection| {
+        diesel::sql_query("INSERT INTO orders VALUES (7)").execute(conn)?;
+        Ok::<_, TxError>(store.ack_in(conn, &job.receipt(), Json::null()).await?)
+    };
+    let dropped = transaction(&mut conn, async |conn| {
+        let _settled = pay(conn).await?;
+        tokio::task::yield_now().await;
+        Ok::<_, TxError>(())
+    });
+    assert!(dropped.now_or_never().is_none()); // Dropped in the middle.
+    assert_eq!(orders(&mut conn), 0);
+    let _settled = transaction(&mut conn, &pay).await.unwrap();
+    assert_eq!(orders(&mut conn), 1);
+    let again = transaction(&mut conn, &pay).await.unwrap_err();
+    assert!(again.is_lease_lost(), "{again}");
+    assert_eq!(orders(&mut conn), 1);
 }
