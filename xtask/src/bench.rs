@@ -13,6 +13,8 @@ pub(crate) enum Backend {
     Memory,
     /// leasehold-postgres
     Postgres,
+    /// leasehold-sqlite
+    Sqlite,
 }
 
 impl Backend {
@@ -20,13 +22,14 @@ impl Backend {
         match self {
             Self::Memory => "leasehold-memory",
             Self::Postgres => "leasehold-postgres",
+            Self::Sqlite => "leasehold-sqlite",
         }
     }
 
     /// Installs what it needs, so that the benchmark has nothing left to do but to measure.
     fn prepare(self) -> Outcome {
         match self {
-            Self::Memory => Ok(()),
+            Self::Memory | Self::Sqlite => Ok(()),
             Self::Postgres => step::step("PostgreSQL 15", || {
                 leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))
             }),
