@@ -15,6 +15,8 @@ pub(crate) enum Backend {
     Postgres,
     /// leasehold-worker, on leasehold-postgres
     Worker,
+    /// leasehold-sqlite
+    Sqlite,
 }
 
 impl Backend {
@@ -23,13 +25,14 @@ impl Backend {
             Self::Memory => "leasehold-memory",
             Self::Postgres => "leasehold-postgres",
             Self::Worker => "leasehold-worker",
+            Self::Sqlite => "leasehold-sqlite",
         }
     }
 
     /// Installs what it needs, so that the benchmark has nothing left to do but to measure.
     fn prepare(self) -> Outcome {
         match self {
-            Self::Memory => Ok(()),
+            Self::Memory | Self::Sqlite => Ok(()),
             Self::Postgres | Self::Worker => step::step("PostgreSQL 15", || {
                 leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))
             }),

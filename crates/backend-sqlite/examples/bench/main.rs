@@ -1,0 +1,47 @@
+//! How fast the store is, beside what the same statements can do on a bare connection.
+//!
+//! `cargo xtask bench sqlite [--json] [--quick] [--only NAME] [--rounds N] [--lanes N]`
+//!
+//! Each round measures everything once, ours and the limit in turn and each in a file of its own, so that what
+//! disturbs the machine disturbs both. `docs/benchmarks.md` says what is measured, and how to read it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its results")]
+
+mod backlog;
+mod bare;
+mod drain;
+mod enqueue;
+mod ground;
+mod load;
+mod measure;
+mod options;
+mod table;
+mod tx_settle;
+
+use crate::measure::{Measure, Rates};
+use crate::options::Options;
+
+/// Whatever goes wrong ends the run: a number that was measured while something was wrong is no number.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Result<T = ()> = std::result::Result<T, Failure>;
+
+fn main() -> Result {
+    let options = Options::parse(std::env::args().skip(1))?;
+    let rounds = tokio::runtime::Runtime::new()?.block_on(rounds(&options))?;
+    table::print(&rounds, options.json);
+    Ok(())
+}
+
+/// The rates of each measure, round by round.
+async fn rounds(options: &Options) -> Result<Vec<(Measure, Vec<Rates>)>> {
+    let mut rounds: Vec<_> = options.measures.iter().map(|measure| (*measure, Vec::new())).collect();
+    for round in 1..=options.rounds {
+        for (measure, rates) in &mut rounds {
+            eprint!("round {round} of {}: {:<15} … ", options.rounds, measure.name());
+            let measured = measure.round(options).await?;
+            eprintln!("ours {:>8.0}, limit {:>8.0}", measured.ours, measured.limit);
+            rates.push(measured);
+        }
+    }
+    Ok(rounds)
+}

@@ -1,0 +1,1 @@
+DELETE FROM job_queue WHERE id IN (SELECT value FROM json_each(?1))

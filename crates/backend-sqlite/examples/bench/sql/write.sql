@@ -1,0 +1,1 @@
+INSERT INTO ledger (job, entry) VALUES (?1, 'done')

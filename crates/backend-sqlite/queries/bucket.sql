@@ -1,0 +1,1 @@
+SELECT full_at, rate_per_sec, rate_burst FROM {prefix}job_queue_limit WHERE queue_name = ?1

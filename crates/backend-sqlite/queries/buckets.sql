@@ -1,0 +1,1 @@
+SELECT queue_name, rate_per_sec, rate_burst FROM {prefix}job_queue_limit

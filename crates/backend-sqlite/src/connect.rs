@@ -1,0 +1,170 @@
+//! Where the database is, and how a connection to it is set up.
+
+use std::time::{Duration, Instant};
+
+use diesel::connection::SimpleConnection;
+use diesel::sql_types::Text;
+use diesel::sqlite::SqliteConnection;
+use diesel::{Connection, ConnectionError};
+use leasehold_core::{Invalid, Problem, StoreError};
+use percent_encoding::percent_decode_str;
+
+use crate::error::Failure;
+use crate::statement::Statement;
+
+/// When a commit is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Synchronous {
+    /// Before anybody is told of it: what was accepted survives the loss of power.
+    #[default]
+    Full,
+    /// Some time later: what was accepted survives a crash of the process, but the last moments before a loss of power may
+    /// be lost. The database stays whole.
+    Normal,
+}
+
+impl Synchronous {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Normal => "NORMAL",
+        }
+    }
+}
+
+/// Where the database is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Memory,
+    File(String),
+}
+
+impl Place {
+    /// Reads `sqlite://jobs.db`, `sqlite:jobs.db`, `sqlite::memory:`, `:memory:` or a path.
+    pub(crate) fn parse(url: &str) -> Result<Self, Invalid> {
+        let path = match url.strip_prefix("sqlite:") {
+            Some(rest) => {
+                let rest = rest.strip_prefix("//").unwrap_or(rest);
+                if rest.contains(['?', '#']) {
+                    return Err(malformed("no parameters: the builder has the settings"));
+                }
+                percent_decode_str(rest).decode_utf8().map_err(|_| malformed("a path in UTF-8"))?.into_owned()
+            }
+            None if url.contains("://") || url.starts_with("file:") => {
+                return Err(malformed("a path or a URL that begins with sqlite:"));
+            }
+            None => url.to_owned(),
+        };
+        match path.as_str() {
+            "" => Err(Invalid::new("url", Problem::Empty)),
+            ":memory:" => Ok(Self::Memory),
+            path if path.contains('\0') => Err(malformed("a path without NUL")),
+            // SQLite would take these for URLs of its own.
+            path if path.starts_with("file:") || path.starts_with("sqlite:") => {
+                Ok(Self::File(format!("./{path}")))
+            }
+            _ => Ok(Self::File(path)),
+        }
+    }
+}
+
+fn malformed(expected: &'static str) -> Invalid {
+    Invalid::new("url", Problem::Malformed { expected })
+}
+
+/// How connections are made.
+#[derive(Debug, Clone)]
+pub(crate) struct Connector {
+    pub(crate) place: Place,
+    pub(crate) synchronous: Synchronous,
+    pub(crate) busy_timeout: Duration,
+}
+
+impl Connector {
+    /// The writer's own: it asks for the lock itself, again and again, and never waits inside of SQLite.
+    pub(crate) fn writer(&self) -> Result<SqliteConnection, StoreError> {
+        let mut conn = self.user()?;
+        say(&mut conn, "PRAGMA busy_timeout = 0")?;
+        Ok(conn)
+    }
+
+    /// One that only reads.
+    pub(crate) fn reader(&self) -> Result<SqliteConnection, StoreError> {
+        let mut conn = self.user()?;
+        say(&mut conn, "PRAGMA query_only = ON")?;
+        Ok(conn)
+    }
+
+    /// One for transactions of the user's.
+    pub(crate) fn user(&self) -> Result<SqliteConnection, StoreError> {
+        let path = match &self.place {
+            Place::Memory => ":memory:",
+            Place::File(path) => path,
+        };
+        let mut conn = SqliteConnection::establish(path).map_err(unopened)?;
+        let busy = i32::try_from(self.busy_timeout.as_millis()).unwrap_or(i32::MAX);
+        say(&mut conn, &format!("PRAGMA busy_timeout = {busy}"))?;
+        if self.place != Place::Memory {
+            self.write_ahead(&mut conn)?;
+        }
+        // A journal that grew in a burst is cut back to this.
+        let settings = "PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY";
+        say(&mut conn, &format!("PRAGMA synchronous = {}; {settings}", self.synchronous.as_str()))?;
+        Ok(conn)
+    }
+
+    /// Sees that the database has a write-ahead log. Whoever is first to make it so needs the database alone for a moment,
+    /// and SQLite does not wait for that by itself.
+    fn write_ahead(&self, conn: &mut SqliteConnection) -> Result<(), StoreError> {
+        let deadline = Instant::now() + self.busy_timeout;
+        loop {
+            let modes: Result<Vec<String>, Failure> =
+                Statement::<Text>::new("PRAGMA journal_mode = WAL", Vec::new()).rows(conn);
+            match modes {
+                Ok(modes) if modes == ["wal"] => return Ok(()),
+                Ok(modes) => {
+                    let words = format!("the database cannot have a write-ahead log, only {modes:?}");
+                    return Err(StoreError::backend("connect", words));
+                }
+                Err(failure) if failure.is_busy() && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1 + fastrand::u64(..5)));
+                }
+                Err(failure) => return Err(failure.told("connect")),
+            }
+        }
+    }
+}
+
+fn say(conn: &mut SqliteConnection, text: &str) -> Result<(), StoreError> {
+    conn.batch_execute(text).map_err(|error| Failure::from(error).told("connect"))
+}
+
+fn unopened(error: ConnectionError) -> StoreError {
+    StoreError::backend("connect", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn a_url_or_a_path_says_where_the_database_is() {
+        for (url, path) in [
+            ("jobs.db", "jobs.db"),
+            ("/var/lib/jobs.db", "/var/lib/jobs.db"),
+            ("sqlite:jobs.db", "jobs.db"),
+            ("sqlite://jobs.db", "jobs.db"),
+            ("sqlite:///var/lib/my%20jobs.db", "/var/lib/my jobs.db"),
+            ("what?.db", "what?.db"),
+            ("sqlite:file:x", "./file:x"),
+        ] {
+            assert_eq!(Place::parse(url), Ok(Place::File(path.to_owned())), "{url}");
+        }
+        for url in [":memory:", "sqlite::memory:", "sqlite://:memory:"] {
+            assert_eq!(Place::parse(url), Ok(Place::Memory), "{url}");
+        }
+        for url in ["", "sqlite:", "sqlite://", "postgres://x", "sqlite://a?mode=ro", "file:a", "a\0b"] {
+            assert_eq!(Place::parse(url).unwrap_err().field, "url", "{url}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The threads that read, beside the writer and each other.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use diesel::sqlite::SqliteConnection;
+use leasehold_core::Result;
+
+use crate::clock::Clock;
+use crate::error::Failure;
+use crate::session::Session;
+use crate::sql::Statements;
+use crate::statement::Statement;
+use crate::task::{End, Task, task};
+
+/// The way to the readers. They end when it is dropped.
+pub(crate) struct Readers {
+    sender: Sender<Box<dyn Task>>,
+}
+
+impl Readers {
+    /// Starts a thread for each connection.
+    pub(crate) fn start(
+        connections: Vec<SqliteConnection>,
+        sql: &Arc<Statements>,
+        clock: &Clock,
+    ) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for conn in connections {
+            let (receiver, sql, clock) = (Arc::clone(&receiver), Arc::clone(sql), clock.clone());
+            std::thread::Builder::new()
+                .name("leasehold-reader".to_owned())
+                .spawn(move || serve(conn, &sql, &clock, &receiver))?;
+        }
+        Ok(Self { sender })
+    }
+
+    /// Does `work` on one snapshot of the database.
+    pub(crate) async fn run<T, W>(&self, operation: &'static str, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Session<'_>) -> Result<T, Failure> + Send + 'static,
+    {
+        let (task, answer) = task(operation, work);
+        drop(self.sender.send(task));
+        answer.get().await
+    }
+}
+
+fn serve(
+    mut conn: SqliteConnection,
+    sql: &Statements,
+    clock: &Clock,
+    receiver: &Mutex<Receiver<Box<dyn Task>>>,
+) {
+    loop {
+        let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(mut task) = next else {
+            return;
+        };
+        let end = match read(&mut conn, sql, clock, &mut *task) {
+            Ok(()) => End::Committed,
+            Err(failure) => End::NotDone(failure.told("read").to_string()),
+        };
+        task.answer(&end);
+    }
+}
+
+fn read(
+    conn: &mut SqliteConnection,
+    sql: &Statements,
+    clock: &Clock,
+    task: &mut dyn Task,
+) -> Result<(), Failure> {
+    Statement::<()>::new("BEGIN", Vec::new()).count(conn)?;
+    let run = task.run(&mut Session::new(conn, sql, clock));
+    let ended = Statement::<()>::new("ROLLBACK", Vec::new()).count(conn);
+    run.and(ended.map(drop))
+}

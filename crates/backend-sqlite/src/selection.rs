@@ -1,0 +1,86 @@
+//! The queues, ids and pages that a request asks for, as statements take them.
+
+use leasehold_core::{BatchSize, Direction, JobId, Page, QueueName, Queues};
+
+use crate::statement::Param;
+
+/// Queues by name, or by the bounds of their names.
+pub(crate) struct Selection<'a> {
+    names: Option<&'a [QueueName]>,
+    bounds: Option<(&'a str, String)>,
+}
+
+impl<'a> Selection<'a> {
+    pub(crate) fn of(queues: &'a Queues) -> Self {
+        match queues {
+            Queues::Named(names) => Self { names: Some(names), bounds: None },
+            Queues::Matching(prefix) => {
+                Self { names: None, bounds: Some((prefix.as_str(), beyond(prefix.as_str()))) }
+            }
+        }
+    }
+
+    /// The names; null if there are bounds.
+    pub(crate) fn names(&self) -> Param<'a> {
+        match self.names {
+            Some(names) => names.iter().map(|name| name.as_str()).collect(),
+            None => Param::Text(None),
+        }
+    }
+
+    /// The smallest name; null if there are names.
+    pub(crate) fn from(&self) -> Param<'a> {
+        self.bounds.as_ref().map(|(from, _)| *from).into()
+    }
+
+    /// What is larger than every name; null if there are names.
+    pub(crate) fn to(&self) -> Param<'_> {
+        self.bounds.as_ref().map(|(_, to)| to.as_str()).into()
+    }
+}
+
+/// What is larger than every name that begins with the prefix: names are printable ASCII.
+pub(crate) fn beyond(prefix: &str) -> String {
+    format!("{prefix}\u{7f}")
+}
+
+/// What is larger than this name and no larger than the next one.
+pub(crate) fn after(name: &str) -> String {
+    format!("{name}\u{1}")
+}
+
+/// Ids as a statement takes them: null for any.
+pub(crate) fn ids<'a>(ids: Option<&[JobId]>) -> Param<'a> {
+    match ids {
+        Some(ids) => ids.iter().map(|id| id.get()).collect(),
+        None => Param::Text(None),
+    }
+}
+
+/// Where a list begins: beyond the id, or beyond every id at its end.
+pub(crate) fn start(after: Option<JobId>, direction: Direction) -> Param<'static> {
+    let outside = match direction {
+        Direction::OldestFirst => i64::MIN,
+        Direction::NewestFirst => i64::MAX,
+    };
+    after.map_or(outside, JobId::get).into()
+}
+
+/// One more than a page has: to know whether there is another.
+pub(crate) fn one_more(limit: BatchSize) -> Param<'static> {
+    limit.get().saturating_add(1).into()
+}
+
+/// The page that `rows`, of which one too many was asked for, make. A row that cannot be understood takes its place, so
+/// that no page ends before its time.
+pub(crate) fn page<R, T>(
+    mut rows: Vec<R>,
+    limit: BatchSize,
+    id: impl Fn(&R) -> i64,
+    decode: impl Fn(Vec<R>) -> Vec<T>,
+) -> Page<T> {
+    let more = rows.len() > limit.as_usize();
+    rows.truncate(limit.as_usize());
+    let next = rows.last().filter(|_| more).map(|last| JobId::new(id(last)));
+    Page { items: decode(rows), next }
+}
