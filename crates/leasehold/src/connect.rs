@@ -7,6 +7,7 @@ use leasehold_core::{Store, StoreError};
 /// Every scheme, the feature that it needs, and whether this build has it.
 const SCHEMES: &[(&[&str], &str, bool)] = &[
     (&["memory"], "memory", cfg!(feature = "memory")),
+    (&["sqlite"], "sqlite", cfg!(feature = "sqlite")),
     (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
 ];
 
@@ -40,6 +41,7 @@ pub enum ConnectError {
 /// | URL | feature | what |
 /// | --- | --- | --- |
 /// | `memory:` | `memory` | jobs that die with the process |
+/// | `sqlite://jobs.db`, `sqlite::memory:` | `sqlite` | a file, with SQLite built in: nothing to install |
 /// | `postgres://user@host/database` | `postgres` | Postgres 13 and newer, in the schema `leasehold` |
 ///
 /// For settings, and for transactions, make the store of the backend itself: `leasehold::postgres::PgStore`, for example. It
@@ -75,6 +77,12 @@ async fn open(feature: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
     match feature {
         #[cfg(feature = "memory")]
         "memory" => Ok(Arc::new(leasehold_memory::MemoryStore::new())),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let store = leasehold_sqlite::SqliteStore::connect(url).await?;
+            store.migrate().await?;
+            Ok(Arc::new(store))
+        }
         #[cfg(feature = "postgres")]
         "postgres" => {
             let store = leasehold_postgres::PgStore::connect(url).await?;

@@ -31,7 +31,7 @@
 //!
 //! # pub
 //! async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//!     let store = leasehold::connect("memory:").await?; // or "postgres://…", with the feature `postgres`
+//!     let store = leasehold::connect("memory:").await?; // or "sqlite://jobs.db", "postgres://…"
 //!     let worker = Worker::builder(store.clone()).queue("mail").handle::<SendMail>(send_mail).start()?;
 //!     let mut events = worker.events();
 //!
@@ -94,6 +94,7 @@
 //! | | feature | jobs survive | share your transaction | several processes |
 //! | --- | --- | --- | --- | --- |
 //! | memory | `memory` | nothing | with its own values | no |
+//! | SQLite | `sqlite` | everything that the file does | diesel's `SqliteConnection` | on one machine |
 //! | Postgres | `postgres` | everything that Postgres does | diesel-async; sqlx and tokio-postgres by `postgres-sqlx`, `postgres-tokio` | yes |
 //!
 //! Take the database that your business data is in: that is what makes settling in one transaction possible. Your own
@@ -108,6 +109,8 @@ pub use leasehold_macros::JobKind;
 pub use leasehold_memory as memory;
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
+#[cfg(feature = "sqlite")]
+pub use leasehold_sqlite as sqlite;
 #[cfg(feature = "worker")]
 pub use leasehold_worker as worker;
 #[cfg(feature = "testing")]
