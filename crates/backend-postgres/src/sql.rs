@@ -69,6 +69,7 @@ statements!(
     enqueue_keyed,
     is_finished,
     notify,
+    notify_apart,
     now,
     once,
     pause,

@@ -195,7 +195,7 @@ async fn send(
     let mut conn = pool.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
     let messages = messages(&hub.origin, names);
     let params = vec![hub.channel.as_str().into(), messages.iter().map(String::as_str).collect()];
-    let sent = conn.count(&sql.notify, params).await;
+    let sent = conn.count(&sql.notify_apart, params).await;
     sent.map(drop).map_err(|failure| failure.told("notify", Effect::Read))
 }
 

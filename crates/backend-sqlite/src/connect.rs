@@ -84,7 +84,8 @@ impl Connector {
     /// The writer's own: it asks for the lock itself, again and again, and never waits inside of SQLite.
     pub(crate) fn writer(&self) -> Result<SqliteConnection, StoreError> {
         let mut conn = self.user()?;
-        say(&mut conn, "PRAGMA busy_timeout = 0")?;
+        // Room for the inner pages of every index, and for what a group changes: 16 MiB.
+        say(&mut conn, "PRAGMA busy_timeout = 0; PRAGMA cache_size = -16384")?;
         Ok(conn)
     }
 
