@@ -1,7 +1,7 @@
 //! One morning of a small shop: what a queue does when things go well, fail, and die.
 //!
-//! The clock is moved by hand, so that an hour takes no time. With a store that has a clock of its own nothing else
-//! would change.
+//! The queue is a file, with SQLite built into this program. Its clock is moved by hand, so that an hour takes no time; with
+//! the clock of the machine nothing else would change.
 #![allow(clippy::print_stdout, reason = "a program that shows something")]
 
 use std::error::Error;
@@ -12,14 +12,26 @@ use leasehold_core::{
     BatchSize, Dequeue, Explanation, Fate, HistoryFilter, Job, JobId, Json, NewJob, Queues, Redrive, Result,
     SettleOutcome, Store, StoreError, Verdict,
 };
-use leasehold_memory::{ManualClock, MemoryStore};
+use leasehold_memory::{Clock, ManualClock};
+use leasehold_sqlite::SqliteStore;
 
 const LEASE: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let folder = std::env::temp_dir().join(format!("leasehold-quickstart-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let result = morning(&folder.join("jobs.db").to_string_lossy()).await;
+    std::fs::remove_dir_all(&folder)?;
+    result
+}
+
+async fn morning(path: &str) -> Result<(), Box<dyn Error>> {
     let clock = ManualClock::new("2026-11-16T09:00:00Z".parse()?);
-    let store = MemoryStore::with_clock(clock.clone());
+    let hand = clock.clone();
+    let store = SqliteStore::builder().clock(move || hand.now()).connect(path).await?;
+    store.migrate().await?;
+    println!("A queue in {path}\n");
 
     println!("1. Four jobs, one of them asked for twice");
     let reminder = enqueue(&store).await?;

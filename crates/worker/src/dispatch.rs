@@ -182,9 +182,6 @@ impl Dispatcher {
     /// Sends claims for the free slots.
     fn claim(&mut self) {
         let now = Instant::now();
-        if self.is_behind() {
-            return;
-        }
         loop {
             let free = self.free();
             let willing = self.sources.iter().filter(|source| source.room(now) > 0);
@@ -201,13 +198,6 @@ impl Dispatcher {
             let asked = share.min(self.sources[source].room(now)).min(self.settings.claim_batch);
             self.send_claim(source, asked, now);
         }
-    }
-
-    /// Whether so much waits to be settled that more of it would only wait longer. The next settlement ends it.
-    fn is_behind(&self) -> bool {
-        let waiting: usize = self.ended.iter().map(Vec::len).sum();
-        self.settlements >= SETTLEMENTS
-            && waiting >= self.settings.concurrency.max(self.settings.settle_batch)
     }
 
     /// Whether to claim now rather than to wait a moment for more slots.
