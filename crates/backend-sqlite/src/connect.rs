@@ -84,6 +84,7 @@ impl Connector {
     /// The writer's own: it asks for the lock itself, again and again, and never waits inside of SQLite.
     pub(crate) fn writer(&self) -> Result<SqliteConnection, StoreError> {
         let mut conn = self.user()?;
+        self.warn_of_old_sqlite(&mut conn);
         // Room for the inner pages of every index, and for what a group changes: 16 MiB.
         say(&mut conn, "PRAGMA busy_timeout = 0; PRAGMA cache_size = -16384")?;
         Ok(conn)
@@ -114,6 +115,19 @@ impl Connector {
         Ok(conn)
     }
 
+    /// SQLite before 3.51.3 can, in very rare cases, corrupt a database with a write-ahead log that several connections write
+    /// to (<https://sqlite.org/wal.html#the_wal_reset_bug>). Which SQLite is built in is for the program's lock file to say.
+    fn warn_of_old_sqlite(&self, conn: &mut SqliteConnection) {
+        let versions = Statement::<Text>::new("SELECT sqlite_version()", Vec::new()).rows::<String>(conn);
+        let version = versions.ok().and_then(|versions| versions.into_iter().next()).unwrap_or_default();
+        if self.place != Place::Memory && has_reset_bug(&version) {
+            tracing::warn!(
+                version,
+                "this SQLite can corrupt a write-ahead log; use libsqlite3-sys 0.38 or newer"
+            );
+        }
+    }
+
     /// Sees that the database has a write-ahead log. Whoever is first to make it so needs the database alone for a moment,
     /// and SQLite does not wait for that by itself.
     fn write_ahead(&self, conn: &mut SqliteConnection) -> Result<(), StoreError> {
@@ -136,6 +150,13 @@ impl Connector {
     }
 }
 
+/// Whether this version has the WAL-reset bug, which 3.51.3 has mended, and 3.50.7 before it.
+fn has_reset_bug(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
+    let parts: [u32; 3] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    parts < [3, 51, 3] && !([3, 50, 7]..[3, 51, 0]).contains(&parts)
+}
+
 fn say(conn: &mut SqliteConnection, text: &str) -> Result<(), StoreError> {
     conn.batch_execute(text).map_err(|error| Failure::from(error).told("connect"))
 }
@@ -146,7 +167,21 @@ fn unopened(error: ConnectionError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::{Place, has_reset_bug};
+
+    #[test]
+    fn an_old_sqlite_is_known_by_its_version() {
+        for (version, expected) in [
+            ("3.46.0", true),
+            ("3.50.6", true),
+            ("3.50.7", false),
+            ("3.51.2", true),
+            ("3.51.3", false),
+            ("3.53.0", false),
+        ] {
+            assert_eq!(has_reset_bug(version), expected, "{version}");
+        }
+    }
 
     #[test]
     fn a_url_or_a_path_says_where_the_database_is() {

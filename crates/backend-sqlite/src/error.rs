@@ -36,6 +36,21 @@ impl Failure {
         }
     }
 
+    /// What happened, in words.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Busy(source) | Self::TransactionLost(source) | Self::Other(source) => source.to_string(),
+            Self::Told(error) => error.to_string(),
+        }
+    }
+
+    /// Whether a message is of SQLITE_BUSY or SQLITE_LOCKED, with all that they are extended to.
+    pub(crate) fn is_locked(message: &str) -> bool {
+        ["database is locked", "database table is locked", "database schema is locked"]
+            .iter()
+            .any(|words| message.starts_with(words))
+    }
+
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }
@@ -52,7 +67,7 @@ impl From<DieselError> for Failure {
         // diesel keeps no code of these: only the words are left.
         match &error {
             DieselError::DatabaseError(_, information) => match information.message() {
-                message if is_locked(message) => Self::Busy(error.into()),
+                message if Self::is_locked(message) => Self::Busy(error.into()),
                 message if message.starts_with("no such table") => {
                     let message = format!("{message}: was SqliteStore::migrate run?");
                     Self::Other(message.into())
@@ -62,11 +77,4 @@ impl From<DieselError> for Failure {
             _ => Self::Other(error.into()),
         }
     }
-}
-
-/// SQLITE_BUSY and SQLITE_LOCKED, with all that they are extended to.
-fn is_locked(message: &str) -> bool {
-    message.starts_with("database is locked")
-        || message.starts_with("database table is locked")
-        || message.starts_with("database schema is locked")
 }

@@ -61,7 +61,7 @@ fn serve(
         };
         let end = match read(&mut conn, sql, clock, &mut *task) {
             Ok(()) => End::Committed,
-            Err(failure) => End::NotDone(failure.told("read").to_string()),
+            Err(failure) => End::NotDone(failure.words()),
         };
         task.answer(&end);
     }

@@ -4,6 +4,7 @@
 //! that fails leaves nothing of itself, so that the transaction can go on.
 
 mod error;
+pub(crate) mod lock;
 
 use async_trait::async_trait;
 use diesel::connection::{AnsiTransactionManager, TransactionManager};
@@ -23,7 +24,8 @@ use crate::{Shared, SqliteStore, enqueue, settle};
 ///
 /// It is diesel's `immediate_transaction` for work that is written `async`, as the operations of a
 /// [`TxStore`] are. It takes the lock at once, and blocks the thread until it has it, for as long as the connection's
-/// `busy_timeout` says. Meanwhile nobody else writes: do nothing slow inside.
+/// `busy_timeout` says; the writers of this process's stores make way for it. While it is open nobody else writes: do
+/// nothing slow inside.
 ///
 /// # Errors
 /// What `work` fails with, or diesel's error of the `BEGIN` or the `COMMIT`.
@@ -34,7 +36,7 @@ pub async fn transaction<T, E>(
 where
     E: From<diesel::result::Error>,
 {
-    AnsiTransactionManager::begin_transaction_sql(conn, "BEGIN IMMEDIATE")?;
+    lock::begin(conn)?;
     let mut open = Open { conn, ended: false };
     let done = work(open.conn).await?;
     open.ended = true;

@@ -18,6 +18,7 @@ use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
 use crate::task::{End, Task, task};
+use crate::tx::lock;
 use crate::wake::Hub;
 
 /// A group of operations is committed when it has so many, or has taken so long.
@@ -98,7 +99,7 @@ impl Thread {
             Ok(true) => {}
             Ok(false) => return,
             Err(failure) => {
-                let end = End::NotDone(words(failure));
+                let end = End::NotDone(failure.words());
                 self.receive();
                 return self.waiting.drain(..).for_each(|request| request.task.answer(&end));
             }
@@ -109,7 +110,8 @@ impl Thread {
         }
         tasks.into_iter().for_each(|task| task.answer(&end));
         self.receive();
-        if !self.waiting.is_empty() && self.contended.is_some_and(|met| met.elapsed() < CONTENDED) {
+        let others = lock::is_wanted() || self.contended.is_some_and(|met| met.elapsed() < CONTENDED);
+        if others && !self.waiting.is_empty() {
             std::thread::sleep(jitter(COURTESY));
         }
     }
@@ -141,7 +143,7 @@ impl Thread {
         if self.waiting.iter().all(|request| request.deadline > now) {
             return;
         }
-        let end = End::NotDone(words(failure));
+        let end = End::NotDone(failure.words());
         let (late, waiting) = self.waiting.drain(..).partition(|request: &Request| request.deadline <= now);
         self.waiting = waiting;
         let late: VecDeque<Request> = late;
@@ -162,7 +164,7 @@ impl Thread {
             tasks.push(task);
             if let Err(failure) = run {
                 drop(self.say("ROLLBACK"));
-                return (tasks, wake, End::NotDone(words(failure)));
+                return (tasks, wake, End::NotDone(failure.words()));
             }
         }
         let end = self.commit();
@@ -175,7 +177,7 @@ impl Thread {
             Err(failure) => {
                 // It may have failed before or after the disk had it.
                 drop(self.say("ROLLBACK"));
-                let words = words(failure);
+                let words = failure.words();
                 if words.contains("is full") || words.contains("is locked") {
                     return End::NotDone(words);
                 }
@@ -194,13 +196,6 @@ impl Thread {
 
     fn say(&mut self, text: &str) -> Result<(), Failure> {
         Statement::<()>::new(text, Vec::new()).count(&mut self.conn).map(drop)
-    }
-}
-
-fn words(failure: Failure) -> String {
-    match failure {
-        Failure::Busy(error) | Failure::TransactionLost(error) | Failure::Other(error) => error.to_string(),
-        Failure::Told(error) => error.to_string(),
     }
 }
 

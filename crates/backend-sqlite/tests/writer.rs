@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use diesel::connection::SimpleConnection;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use leasehold_core::{JobId, Json, NewJob, Queues, Store, StoreError};
-use leasehold_sqlite::SqliteStore;
+use leasehold_core::{JobId, Json, NewJob, Queues, Store, StoreError, TxStore};
+use leasehold_sqlite::{SqliteStore, TxError, transaction};
 
 fn job(kind: &str) -> NewJob {
     NewJob::builder("q", kind).build().unwrap()
@@ -113,6 +113,31 @@ async fn a_caller_that_is_gone_changes_nothing_for_others() {
     other.batch_execute("COMMIT").unwrap();
     last.await.unwrap();
     assert_eq!(live(&store).await, 11);
+}
+
+/// The lock goes to whoever asks first, which would always be the writer that has just let it go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_busy_writer_makes_way_for_transactions() {
+    let (store, directory) = support::fresh_store().await;
+    let mut conn = store.connection().await.unwrap();
+    let mut busy = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let store = store.clone();
+        busy.spawn(async move {
+            loop {
+                store.enqueue(&[job("k")]).await.unwrap();
+            }
+        });
+    }
+    for _ in 0..50 {
+        let mine = [NewJob::builder("mine", "k").build().unwrap()];
+        let enqueued =
+            transaction(&mut conn, async |conn| Ok::<_, TxError>(store.enqueue_in(conn, &mine).await?));
+        assert_eq!(enqueued.await.unwrap().len(), 1);
+    }
+    busy.shutdown().await;
+    assert_eq!(store.stats(&"mine".parse().unwrap()).await.unwrap()[0].live(), 50);
+    drop(directory);
 }
 
 /// A store can be used with no runtime at all: its threads are its own.
