@@ -79,7 +79,7 @@ async fn bank(path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// The one that kills it.
-async fn watch(path: &PathBuf) -> Result<(), Box<dyn Error>> {
+async fn watch(path: &Path) -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::connect(&path.to_string_lossy()).await?;
     store.migrate().await?;
     let mut conn = store.connection().await?;
