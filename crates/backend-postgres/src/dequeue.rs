@@ -1,14 +1,15 @@
 //! Leasing jobs.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Queues};
+use leasehold_core::{Dequeue, Job, JobId, QueueName, QueuePrefix, Queues};
 
 use crate::enqueue::micros;
 use crate::error::Failure;
@@ -28,14 +29,22 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
 const TURNS: usize = 1024;
 
+/// So many jobs, ready or scheduled, are no longer few.
+const FEW: i32 = 16;
+
+/// A look at a few jobs that takes longer than this has to step over the remains of many: floors would help.
+const SLOW: Duration = Duration::from_millis(2);
+
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
 #[derive(Default)]
 pub(crate) struct Memory {
-    pub(crate) positions: Positions,
+    positions: Positions,
     /// Which queue of each prefix was served last (D11).
     turns: Mutex<HashMap<QueuePrefix, QueueName>>,
     /// Which sets of queues had one with limits, and until when that is believed.
     limits: Mutex<HashMap<u64, Instant>>,
+    /// Queues in which there were only a few jobs.
+    small: Mutex<HashSet<QueueName>>,
 }
 
 impl Memory {
@@ -51,6 +60,32 @@ impl Memory {
             limits.clear();
         }
         limits.insert(mark(names), Instant::now() + BELIEVED);
+    }
+
+    /// Forgets what was in the queues.
+    pub(crate) fn forget(&self) {
+        self.positions.forget();
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn is_small(&self, name: &QueueName) -> bool {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    fn is_not_small(&self, name: &QueueName) {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Learns from a claim that looked from the beginning, without floors, whether that is quick.
+    fn was_swept(&self, name: &QueueName, claim: &Claim) {
+        let is_quick = u128::from(claim.search_us.unsigned_abs()) < SLOW.as_micros();
+        if is_quick && claim.candidates < i64::from(FEW) && claim.skipped.is_none() {
+            let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
+            if small.len() >= TURNS {
+                small.clear();
+            }
+            small.insert(name.clone());
+        }
     }
 }
 
@@ -99,6 +134,17 @@ async fn dequeue_unlimited(
     names: &[QueueName],
     request: &Dequeue,
 ) -> Result<Option<Vec<Job>>, Failure> {
+    if let [name] = names
+        && memory.is_small(name)
+    {
+        let few = dequeue_few(conn, sql, name, request).await?;
+        if !few.is_quick {
+            memory.is_not_small(name);
+        }
+        if few.saw_all {
+            return Ok(Some(few.jobs));
+        }
+    }
     let limit = request.limit.as_usize();
     let mut window = limit + 50;
     loop {
@@ -107,14 +153,59 @@ async fn dequeue_unlimited(
         if claim.limited {
             return Ok(None);
         }
-        jobs.sort_unstable_by_key(|job| (Reverse(job.priority), job.available_at, job.id)); // D12
+        jobs.sort_unstable_by_key(order); // D12
         memory.positions.learn(names, &floors, &claim, &jobs, limit);
+        if let ([name], true) = (names, floors.swept) {
+            memory.was_swept(name, &claim);
+        }
         // With the whole window locked by others, there may be more behind it.
         if !jobs.is_empty() || claim.candidates < window as i64 || window > 20 * limit + 1000 {
             return Ok(Some(jobs));
         }
         window *= 4;
     }
+}
+
+/// What a claim for a queue with a few jobs has brought.
+struct Few {
+    jobs: Vec<Job>,
+    /// Whether there is no more to lease; if not, nothing was leased.
+    saw_all: bool,
+    is_quick: bool,
+}
+
+async fn dequeue_few(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    name: &QueueName,
+    request: &Dequeue,
+) -> Result<Few, Failure> {
+    let mut params: Vec<Param<'_>> = vec![name.as_str().into(), (request.limit.get() as i32).into()];
+    params.extend([micros(request.lease_for).into(), request.worker.as_str().into()]);
+    params.extend([FEW.into(), micros(SLOW).into()]);
+    let (meta, mut jobs) = leased(Statement::new(&sql.dequeue_few, params), conn).await?;
+    jobs.sort_unstable_by_key(order); // D12
+    let is_so =
+        |place: usize, unsaid: bool| meta.get(place).copied().flatten().map_or(unsaid, |said| said == 1);
+    Ok(Few { jobs, saw_all: is_so(0, true), is_quick: is_so(0, true) && !is_so(1, false) })
+}
+
+/// Where a job stands among those of its claim (D12).
+fn order(job: &Job) -> (Reverse<i32>, DateTime<Utc>, JobId) {
+    (Reverse(job.priority), job.available_at, job.id)
+}
+
+/// What the claims without limits answer: what is to be known about the claim in one row, and a job in each of the others.
+type Leased = (Nullable<Array<Nullable<BigInt>>>, JobSql);
+
+async fn leased(
+    statement: Statement<'_, Leased>,
+    conn: &mut AsyncPgConnection,
+) -> Result<(Vec<Option<i64>>, Vec<Job>), Failure> {
+    let mut rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
+    let about = rows.iter().position(|(meta, _)| meta.is_some());
+    let meta = about.and_then(|place| rows.swap_remove(place).0).unwrap_or_default();
+    Ok((meta, readable(rows.into_iter().map(|(_, job)| job))))
 }
 
 async fn claim(
@@ -125,14 +216,13 @@ async fn claim(
     floors: &Floors,
     window: usize,
 ) -> Result<(Claim, Vec<Job>), Failure> {
-    type Row = (Nullable<Array<Nullable<BigInt>>>, JobSql);
     let (limit, lease) = (request.limit.get() as i32, micros(request.lease_for));
     let worker = request.worker.as_str();
     let statement = match names {
         [name] => {
             let mut params = vec![name.as_str().into(), limit.into(), lease.into(), worker.into()];
             params.extend(floors.params());
-            Statement::<Row>::new(&sql.dequeue_one, params)
+            Statement::new(&sql.dequeue_one, params)
         }
         _ => {
             let names = names.iter().map(|name| name.as_str()).collect();
@@ -142,10 +232,8 @@ async fn claim(
             Statement::new(&sql.dequeue, params)
         }
     };
-    let mut rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
-    let about = rows.iter().position(|(meta, _)| meta.is_some());
-    let meta = about.and_then(|place| rows.swap_remove(place).0).unwrap_or_default();
-    Ok((Claim::of(&meta), readable(rows.into_iter().map(|(_, job)| job))))
+    let (meta, jobs) = leased(statement, conn).await?;
+    Ok((Claim::of(&meta), jobs))
 }
 
 impl Claim {

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use diesel::sql_types::{BigInt, Bool};
+use diesel_async::AsyncPgConnection;
 use leasehold_core::{Enqueued, Headers, JobId, NewJob, Schedule};
 
 use crate::error::Failure;
 use crate::session::{Keyed, Session};
 use crate::sql::Statements;
-use crate::statement::Param;
+use crate::statement::{Param, Statement};
 
 /// How often a statement that lost a race for a unique key is tried again.
 const RACES: u32 = 100;
@@ -31,6 +33,23 @@ pub(crate) async fn enqueue<S: Session>(
         }
     }
     Err(raced())
+}
+
+/// Accepts a job without a unique key, and tells those who listen on `channel` if it can. Answers whether it could.
+pub(crate) async fn enqueue_first(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    job: &NewJob,
+    channel: &str,
+    message: &str,
+) -> Result<(Vec<Enqueued>, bool), Failure> {
+    let mut params = values(job);
+    params.extend([channel.into(), message.into()]);
+    let rows: Vec<(i64, bool)> =
+        Statement::<(BigInt, Bool)>::new(&sql.enqueue_first, params).rows(conn).await?;
+    let told = rows.iter().all(|(_, told)| *told);
+    let accepted = |(id, _): (i64, _)| Enqueued { id: JobId::new(id), deduplicated: false };
+    Ok((rows.into_iter().map(accepted).collect(), told))
 }
 
 /// Accepts jobs in the caller's transaction. A race must not fail there, so what is left over is asked for again: the

@@ -162,7 +162,7 @@ impl PgStore {
     /// Forgets where claims left off. Call it after changing rows by hand, if a second is too long to wait: by then it
     /// happens by itself.
     pub fn forget_positions(&self) {
-        self.shared.memory.positions.forget();
+        self.shared.memory.forget();
     }
 }
 
@@ -195,10 +195,22 @@ impl Store for PgStore {
         if jobs.is_empty() {
             return Ok(Vec::new()); // I2
         }
-        let mut conn = self.shared.connection("enqueue").await?;
-        let answer = enqueue::enqueue(&mut *conn, &self.shared.sql, jobs).await;
-        let answers = conn.judge(answer, Write)?;
-        self.shared.wake(jobs.iter().map(|job| job.queue()));
+        let shared = &*self.shared;
+        let first = shared.hub.first_word(jobs);
+        let mut conn = shared.connection("enqueue").await?;
+        let answer = match &first {
+            Some((job, word)) => {
+                enqueue::enqueue_first(&mut conn, &shared.sql, job, shared.hub.channel(), word).await
+            }
+            None => enqueue::enqueue(&mut *conn, &shared.sql, jobs).await.map(|answers| (answers, false)),
+        };
+        let (answers, others_told) = conn.judge(answer, Write)?;
+        let queues = jobs.iter().map(|job| job.queue());
+        if others_told {
+            shared.hub.wake_here(queues.map(|queue| queue.as_str()));
+        } else {
+            shared.wake(queues);
+        }
         Ok(answers)
     }
 

@@ -85,7 +85,7 @@ pub(crate) struct Claim {
 pub(crate) struct Floors {
     sent: Vec<(QueueName, i32, Place)>,
     /// Whether the claim looks from the beginning.
-    swept: bool,
+    pub(crate) swept: bool,
 }
 
 impl Positions {

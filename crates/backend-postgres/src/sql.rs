@@ -53,9 +53,11 @@ macro_rules! statements {
 statements!(
     functions:
     dequeue(9),
+    dequeue_few(6),
     dequeue_limited(7),
     dequeue_one(7),
     enqueue(8),
+    enqueue_first(10),
     enqueue_one(8),
     facts(3),
     heartbeat(3),

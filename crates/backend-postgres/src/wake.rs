@@ -2,18 +2,21 @@
 //!
 //! Within the process they go from hand to hand. To other processes they go by NOTIFY, from a task of its own and after the
 //! operation that is their cause: a NOTIFY inside the enqueueing transaction would make all committers wait for each
-//! other. Names pile up while a message is on its way, so that a thousand causes are one message. A transaction of the
-//! user's is the exception: nobody else knows when it commits, so there the message is part of it.
+//! other. Names pile up while a message is on its way, so that a thousand causes are one message.
+//!
+//! There are two exceptions. A job that comes after a silence tells of itself, unless another one is doing so at that
+//! moment: idle workers hear of it sooner, and nobody waits. And of a transaction of the user's nobody else knows when it
+//! commits, so there the message is part of it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool::managed::Manager;
 use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::StreamExt;
-use leasehold_core::{QueuePattern, Queues, Result, StoreError, Wakeups};
+use leasehold_core::{NewJob, QueuePattern, Queues, Result, StoreError, Wakeups};
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Effect, Failure};
@@ -35,6 +38,9 @@ pub enum WakeupMode {
 /// Messages are sent no more often than this. The first one after a pause does not wait.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// A job that comes after a silence of this length may tell of itself.
+const SILENCE: Duration = Duration::from_millis(10);
+
 /// Postgres refuses messages of 8000 bytes.
 const MESSAGE_BYTES: usize = 7900;
 
@@ -51,6 +57,8 @@ pub(crate) struct Hub {
     /// What is yet to be told to other processes.
     unsent: Mutex<BTreeSet<String>>,
     is_unsent: Notify,
+    /// When something was last said.
+    last_said: Mutex<Option<Instant>>,
     notifier: std::sync::Once,
     listener: tokio::sync::Mutex<bool>,
 }
@@ -64,6 +72,7 @@ impl Hub {
             origin: format!("{:016x}", fastrand::u64(..)),
             unsent: Mutex::default(),
             is_unsent: Notify::new(),
+            last_said: Mutex::default(),
             notifier: std::sync::Once::new(),
             listener: tokio::sync::Mutex::new(false),
         })
@@ -85,6 +94,30 @@ impl Hub {
         Ok(Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
             receiver.changed().await.ok().map(|()| ((), receiver))
         })))
+    }
+
+    /// What to say together with these jobs: a message about the first job after a silence. It is the one that somebody who
+    /// has nothing to do waits for. With more, or with those that may have to wait for a unique key, it would hold up others.
+    pub(crate) fn first_word<'a>(&self, jobs: &'a [NewJob]) -> Option<(&'a NewJob, String)> {
+        let was_silent = self.says();
+        match jobs {
+            [job] if was_silent && self.mode == WakeupMode::Notify && job.unique_key().is_none() => {
+                Some((job, format!("{}\n{}", self.origin, job.queue())))
+            }
+            _ => None,
+        }
+    }
+
+    /// Notes that something is said now. Answers whether nothing was for a while.
+    fn says(&self) -> bool {
+        let now = Instant::now();
+        let last = self.last_said.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        last.is_none_or(|last| now.duration_since(last) >= SILENCE)
+    }
+
+    /// Where messages are sent.
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
     }
 
     /// Something became leasable in queues of these names or patterns: tells everybody.
@@ -124,7 +157,8 @@ impl Hub {
         session.count(&sql.notify, params).await.map(drop)
     }
 
-    fn wake_here<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+    /// Tells those in this process.
+    pub(crate) fn wake_here<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             let woken = subscribers.iter().filter(|(queues, _)| concerns(name, queues));

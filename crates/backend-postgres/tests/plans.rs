@@ -12,6 +12,7 @@ use serde_json::Value;
 /// The functions, which plan their statement once: every call of it, and an execution to begin with.
 const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("dequeue", include_str!("../queries/dequeue.sql"), "'{q}', 1, 1, 1, 'w', '{}', '{}', '{}', '{}'"),
+    ("dequeue_few", include_str!("../queries/dequeue_few.sql"), "'q', 1, 1, 'w', 16"),
     ("dequeue_one", include_str!("../queries/dequeue_one.sql"), "'q', 1, 1, 'w', '{}', '{}', '{}'"),
     ("settle", include_str!("../queries/settle.sql"), "'{1}', '{1}', '{null}', '{1}', '{1}', '{1}'"),
     ("settle_done", include_str!("../queries/settle_done.sql"), "'{1}', '{1}', '{null}'"),
@@ -47,7 +48,7 @@ impl Scene {
         conn.batch_execute(&off).await.unwrap();
         conn.batch_execute(&format!("VACUUM ANALYZE {schema}.job_queue")).await.unwrap();
         for (name, text, arguments) in FUNCTIONS {
-            let body = text.split_once("RETURN QUERY\n").unwrap().1.rsplit_once(";\nEND").unwrap().0;
+            let body = text.split_once("RETURN QUERY\n").unwrap().1.split_once(";\n").unwrap().0;
             settings(&mut conn, &schema, name).await;
             conn.batch_execute(&format!(
                 "PREPARE {name} AS {}; EXECUTE {name}({arguments}); RESET ALL",
@@ -98,6 +99,10 @@ impl Scene {
 
     async fn claim_one(&mut self, queue: &str) -> Plan {
         self.plan("dequeue_one", &format!("'{queue}', {LIMIT}, 60000000, 'w', '{{}}', '{{}}', '{{}}'")).await
+    }
+
+    async fn claim_few(&mut self, queue: &str) -> Plan {
+        self.plan("dequeue_few", &format!("'{queue}', {LIMIT}, 60000000, 'w', 16")).await
     }
 
     async fn claim_matching(&mut self) -> Plan {
@@ -189,6 +194,8 @@ async fn claims_are_bounded(mut scene: Scene, queues: &str, what: &str, pages: u
         plan.is_bounded(&format!("{what}, {statistics}"), pages);
         let plan = scene.claim_one(one).await;
         plan.is_bounded(&format!("{what}, one queue, {statistics}"), pages);
+        let plan = scene.claim_few(one).await;
+        plan.is_bounded(&format!("{what}, as if they were few, {statistics}"), CLAIM);
         let plan = scene.claim_matching().await;
         plan.is_bounded(&format!("{what} by prefix, {statistics}"), 2 * pages);
         scene.analyze().await;
