@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Store, limits};
+use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, ReceiptStatus, Store, limits};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -123,9 +123,16 @@ impl Heart {
                 outage.over();
                 self.reporter.heartbeat(receipts.len(), sent.elapsed());
                 let outcomes = outcomes.into_iter().chain(std::iter::repeat(HeartbeatOutcome::Pending));
+                let mut lost = Vec::new();
                 for (receipt, outcome) in receipts.iter().zip(outcomes) {
-                    self.learn(receipt, sent, outcome);
+                    match outcome {
+                        HeartbeatOutcome::Extended { left, .. } => self.leases.extended(receipt, sent, left),
+                        HeartbeatOutcome::Lost => lost.push(*receipt),
+                        // A transaction is deciding about the job: it may be the handler's own.
+                        _ => self.leases.try_again(receipt, Instant::now()),
+                    }
                 }
+                self.lose(store, &lost).await;
             }
             Err(error) => {
                 outage.failed(&with_causes(&error));
@@ -149,16 +156,29 @@ impl Heart {
         }
     }
 
-    fn learn(&self, receipt: &Receipt, sent: Instant, outcome: HeartbeatOutcome) {
-        match outcome {
-            HeartbeatOutcome::Extended { left, .. } => self.leases.extended(receipt, sent, left),
-            HeartbeatOutcome::Lost => {
-                if self.leases.lose(receipt) {
-                    self.reporter.lease_lost(*receipt, "the store says so");
-                }
+    /// Leases that the store does not extend: lost, unless the handler itself has settled the job and is not back yet.
+    async fn lose(&self, store: &dyn Store, lost: &[Receipt]) {
+        let running: Vec<Receipt> =
+            lost.iter().copied().filter(|receipt| self.leases.is_running(receipt)).collect();
+        let statuses = match running.is_empty() {
+            true => Vec::new(),
+            false => {
+                let patience = self.leases.patience(&running, Instant::now());
+                let call = answer("receipts", patience, async || store.receipts(&running).await);
+                // Who cannot be asked about is lost.
+                self.meanwhile_passing(call).await.unwrap_or_default()
             }
-            // A transaction is deciding about the job: it may be the handler's own.
-            _ => self.leases.try_again(receipt, Instant::now()),
+        };
+        let own = |receipt: &Receipt| {
+            let asked = running.iter().zip(&statuses).find(|(asked, _)| *asked == receipt);
+            matches!(asked, Some((_, ReceiptStatus::Finished { .. } | ReceiptStatus::Requeued)))
+        };
+        for receipt in lost {
+            if own(receipt) {
+                self.leases.let_go([receipt]);
+            } else if self.leases.lose(receipt) {
+                self.reporter.lease_lost(*receipt, "the store says so");
+            }
         }
     }
 }

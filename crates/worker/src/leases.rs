@@ -93,6 +93,11 @@ impl Leases {
         }
     }
 
+    /// Whether its handler is running and believes in it.
+    pub(crate) fn is_running(&self, receipt: &Receipt) -> bool {
+        self.held().leases.get(receipt).is_some_and(|lease| !lease.ended && !lease.lost)
+    }
+
     /// Marks the leases whose time has run out by `now` as lost. Their tokens fire.
     pub(crate) fn pass(&self, now: Instant) -> Passed {
         let mut held = self.held();

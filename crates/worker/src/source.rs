@@ -44,6 +44,8 @@ pub(crate) struct Source {
     due: bool,
     /// Whether the store is being asked when something will be due, or takes away what is.
     asking: bool,
+    /// Whether the answer to that will be out of date.
+    ask_again: bool,
     /// When to ask again whether anything is due.
     pub(crate) poll_at: Option<Instant>,
     /// For turns by weight.
@@ -96,6 +98,7 @@ impl Source {
             vain: 0,
             due: false,
             asking: false,
+            ask_again: false,
             poll_at: None,
             credit: 0,
             outages,
@@ -187,9 +190,10 @@ impl Source {
                 self.poll_at = Some(now);
             }
         } else if std::mem::take(&mut self.worked) {
-            match self.empty && !self.asking {
-                true => self.poll_at = Some(now),
-                false => self.wanted = true,
+            match (self.empty, self.asking) {
+                (true, false) => self.poll_at = Some(now),
+                (true, true) => self.ask_again = true,
+                (false, _) => self.wanted = true,
             }
         }
     }
@@ -207,6 +211,7 @@ impl Source {
     /// The store is asked when something will be due, or takes away what is.
     pub(crate) fn asking(&mut self) {
         self.asking = true;
+        self.ask_again = false;
         self.poll_at = None;
     }
 
@@ -225,7 +230,8 @@ impl Source {
             self.wanted = true;
         } else {
             self.vain = 0;
-            self.poll_at = Some(later(now, wait.map_or(poll, |wait| wait.min(poll))));
+            let wait = wait.map_or(poll, |wait| wait.min(poll));
+            self.poll_at = Some(if self.ask_again { now } else { later(now, wait) });
         }
     }
 
@@ -239,7 +245,7 @@ impl Source {
         } else {
             let moment = VAIN.saturating_mul(1 << self.vain.min(DOUBLINGS));
             self.vain = self.vain.saturating_add(1);
-            self.poll_at = Some(later(now, moment.min(poll)));
+            self.poll_at = Some(if self.ask_again { now } else { later(now, moment.min(poll)) });
         }
     }
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold_core::{
-    BatchSize, FinalStatus, LeaseFor, NewJob, QueuePolicy, Receipt, ReceiptStatus, Record, Result, Schedule,
-    Store, StoreError,
+    BatchSize, FinalStatus, Json, LeaseFor, NewJob, QueuePolicy, Receipt, ReceiptStatus, Record, Result,
+    Schedule, Settled, Store, StoreError, TxStore,
 };
 use leasehold_memory::MemoryStore;
 use leasehold_worker::{Context, HeartbeatOn, Worker, WorkerBuilder, WorkerEvent};
 use support::wrapped::{Around, Op, Wrapped};
-use support::{Work, enqueue, event, finished, store, worker};
+use support::{Pay, Work, enqueue, event, finished, store, worker};
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,6 +53,27 @@ async fn when_the_store_says_lost_the_token_fires_and_the_late_verdict_is_refuse
         losses += usize::from(matches!(event, WorkerEvent::LeaseLost { .. }));
     }
     assert_eq!(losses, 1, "told once");
+}
+
+/// A transactional handler that has committed and is not back yet: its job is settled, and its lease was not lost.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_handler_itself_has_ended_is_not_lost() {
+    let store = store();
+    store.enqueue(&[NewJob::of("q", &Pay {}).build().unwrap()]).await.unwrap();
+    let handler = async |_: Pay, context: Context<MemoryStore>| {
+        let store = context.state();
+        let mut tx = store.begin();
+        let settled = store.ack_in(&mut tx, &context.receipt(), Json::null()).await?;
+        tx.commit()?;
+        sleep(30 * SECOND).await;
+        assert!(!context.is_cancelled(), "the token has fired");
+        Ok::<Settled, StoreError>(settled)
+    };
+    let worker = Worker::builder(Arc::new(store.clone())).queue("q").heartbeat_on(HeartbeatOn::Task);
+    let worker = worker.state(store.clone()).lease(9 * SECOND).handle_tx::<Pay>(handler).start().unwrap();
+    event(&worker, |event| matches!(event, WorkerEvent::Settled { .. }).then_some(())).await;
+    assert_eq!((worker.stats().lease_lost, worker.stats().completed, worker.stats().panicked), (0, 1, 0));
+    worker.shutdown(Duration::ZERO).await;
 }
 
 /// Takes its time for claims, and has trouble with heartbeats.
