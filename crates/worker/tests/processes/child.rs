@@ -71,7 +71,7 @@ async fn work(orders: Orders) {
     let schema = Schema::new(orders.schema.as_str()).unwrap();
     let store = PgStore::builder().schema(schema).connect(&orders.url).await.unwrap();
     let death = Arc::new(Death::new(orders.death));
-    let dying = Dying { store: store.clone(), death: Arc::clone(&death) };
+    let dying = Dying { store: store.clone(), schema: orders.schema.clone(), death: Arc::clone(&death) };
     let worker = Worker::builder(Arc::new(dying))
         .state(Desk { store, schema: orders.schema, death })
         .queue(QUEUE)

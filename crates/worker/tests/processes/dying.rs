@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use diesel_async::SimpleAsyncConnection;
 use leasehold_core::{
     BatchSize, Capabilities, Dequeue, Enqueued, FinishedJob, HeartbeatOutcome, HistoryFilter, Intervention,
     Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies, Prune, QueuePattern, QueuePolicy,
@@ -61,7 +62,22 @@ impl Death {
 
 pub(crate) struct Dying {
     pub(crate) store: PgStore,
+    pub(crate) schema: String,
     pub(crate) death: Arc<Death>,
+}
+
+impl Dying {
+    /// Writes down which jobs are about to be given back: whether that counts is the store's to say.
+    async fn note_given_back(&self, items: &[(Receipt, Verdict)]) {
+        let back = items.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Snooze { .. }));
+        let rows: Vec<String> =
+            back.map(|(receipt, _)| format!("({}, {})", receipt.job, receipt.epoch.get())).collect();
+        if !rows.is_empty() {
+            let note =
+                format!("INSERT INTO {}.given_back (job, epoch) VALUES {}", self.schema, rows.join(","));
+            self.store.pool().get().await.unwrap().batch_execute(&note).await.unwrap();
+        }
+    }
 }
 
 #[async_trait]
@@ -75,6 +91,7 @@ impl Store for Dying {
     }
 
     async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
+        self.note_given_back(items).await;
         if self.death.is_at(Point::Settling) {
             // Anywhere between the sending of the request and the coming of the answer.
             let _ =

@@ -51,7 +51,8 @@ impl Factory {
         store.migrate().await.unwrap();
         let tables = format!(
             "CREATE TABLE {schema}.ledger (job bigint NOT NULL, epoch bigint NOT NULL);
-             CREATE TABLE {schema}.note (job bigint NOT NULL, epoch bigint NOT NULL)"
+             CREATE TABLE {schema}.note (job bigint NOT NULL, epoch bigint NOT NULL);
+             CREATE TABLE {schema}.given_back (job bigint NOT NULL, epoch bigint NOT NULL)"
         );
         store.pool().get().await.unwrap().batch_execute(&tables).await.unwrap();
         Self { store, url, schema }
@@ -122,10 +123,11 @@ impl Factory {
                 "completed by a verdict of another lease",
                 "SELECT count(*) FROM {schema}.job_history WHERE kind = 'note' AND result::text <> lease_epoch::text",
             ),
-            // A lease is an attempt and an epoch, and to take one away is an epoch too.
+            // A lease is an attempt and an epoch, and to take one away is an epoch too. One that is given back is no attempt.
             (
                 "leased and not counted",
-                "SELECT count(*) FROM {schema}.job_history WHERE lease_epoch NOT BETWEEN attempts AND 2 * attempts - 1",
+                "SELECT count(*) FROM {schema}.job_history h WHERE lease_epoch NOT BETWEEN attempts AND 2 * attempts - 1
+                 + (SELECT count(*) FROM {schema}.given_back g WHERE g.job = h.id)",
             ),
             (
                 "run under a lease that was never granted",
