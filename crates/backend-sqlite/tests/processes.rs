@@ -150,7 +150,9 @@ fn audit(conn: &mut SqliteConnection, notes: &Notes, kills: usize) {
     assert_eq!((live, ended.len()), (0, done.len()), "live, finished");
     assert_eq!(keys.len(), done.len(), "a job was there twice");
     assert!(unknown <= kills * BATCH, "{unknown} jobs that nobody has enqueued");
-    assert_eq!(entries, wanted, "the ledger and the jobs that were done in a transaction");
+    let twice: Vec<_> = entries.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    assert!(twice.is_empty(), "jobs that were done twice: {twice:?}");
+    assert!(entries == wanted, "{} rows in the ledger for {} jobs", entries.len(), wanted.len());
     assert_eq!(asked.len(), asked.iter().map(|row| &row.text).collect::<BTreeSet<_>>().len());
     assert_eq!(whole.first().map(|row| row.text.as_str()), Some("ok"));
     assert!(notes.count("late") > 0, "no lease was lost: nothing was put to the test");
