@@ -250,7 +250,8 @@ impl Process {
         }
         match self.store.settle(&batch).await {
             Ok(outcomes) => {
-                outcomes.iter().filter(|outcome| outcome.is_lost()).for_each(|_| self.note("late", ""))
+                let late = outcomes.iter().filter(|outcome| outcome.is_lost()).count();
+                (0..late).for_each(|_| self.note("late", ""));
             }
             Err(error) => self.busy(error),
         }

@@ -75,9 +75,9 @@ impl RedbStore {
     /// Whatever redb says. Nothing was done.
     pub async fn begin(&self) -> Result<WriteTransaction> {
         let database = Arc::clone(&self.database);
-        let begun = tokio::task::spawn_blocking(move || database.begin_write()).await;
-        let begun = begun.map_err(|error| StoreError::unavailable("begin", error))?;
-        begun.map_err(|error| StoreError::backend("begin", error))
+        let begin = move || database.begin_write().map_err(|error| StoreError::backend("begin", error));
+        let begun = tokio::task::spawn_blocking(begin).await;
+        begun.map_err(|error| StoreError::unavailable("begin", error))?
     }
 
     /// Does `work` and commits it: all of it, or nothing if it fails (C1). After `begin` nothing is awaited, so a future that
