@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
 
 mod bench;
+mod book;
 mod deny;
 mod features;
 mod fix;

@@ -7,8 +7,8 @@ use crate::servers::Running;
 use crate::step::{self, Outcome};
 use crate::workspace::cargo;
 
-/// The package whose example programs are run; those of other packages are only compiled.
-const EXAMPLES: &str = "leasehold-examples";
+/// The packages whose example programs are run; those of other packages are only compiled.
+const EXAMPLES: [&str; 2] = ["leasehold-examples", "leasehold-example-redb"];
 
 /// What to test; everything unless something is named.
 #[derive(Debug, Default, Args)]
@@ -58,14 +58,16 @@ fn tests(selection: &Selection, servers: &Running) -> Outcome {
 
 fn examples() -> Outcome {
     let metadata = Metadata::read()?;
-    let package = metadata.members().filter(|package| package.name == EXAMPLES);
-    package.flat_map(|package| package.examples()).try_for_each(example)
+    let packages = metadata.members().filter(|package| EXAMPLES.contains(&package.name.as_str()));
+    packages
+        .flat_map(|package| package.examples().map(move |name| (package, name)))
+        .try_for_each(|(package, name)| example(&package.name, name))
 }
 
-fn example(name: &str) -> Outcome {
+fn example(package: &str, name: &str) -> Outcome {
     step::run(
         &format!("example {name}"),
-        &mut cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]),
+        &mut cargo(["run", "--quiet", "--package", package, "--example", name]),
         &format!("run `cargo run --example {name}` and read what it printed last"),
     )
 }

@@ -3,11 +3,12 @@
 use crate::metadata::Metadata;
 use crate::step::{self, Outcome};
 use crate::workspace::cargo;
-use crate::{deny, features, msrv, rules, test};
+use crate::{book, deny, features, msrv, rules, test};
 
 pub(crate) fn run(no_tests: bool) -> Outcome {
     format()?;
     rules::check()?;
+    book::check()?;
     let metadata = Metadata::read()?;
     msrv::check_graph(&metadata)?;
     clippy()?;

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use leasehold_core::time::later;
-use leasehold_core::{Dequeue, EventKind, Job, JobId, Lease, QueueName, QueuePrefix, Queues};
+use leasehold_core::{Dequeue, EventKind, Job, JobId, QueueName, QueuePrefix, Queues, backend};
 
 use crate::directory::Slot;
 use crate::state::State;
@@ -70,14 +69,7 @@ fn lease_in_turns(state: &mut State, prefix: &QueuePrefix, request: &Dequeue) ->
 /// Grants one lease and works out whether the queue has another to grant.
 fn lease(state: &mut State, slot: Slot, id: JobId, request: &Dequeue) -> Option<Job> {
     let now = state.now;
-    let row = state.update(id, |job, policy| {
-        let until = later(now, policy.lease_for(request.lease_for).get()); // D7, P6
-        job.lease = Some(Lease { until, worker: request.worker.clone() });
-        job.attempts += 1; // D3
-        job.epoch = job.epoch.next(); // D4
-        job.first_leased_at.get_or_insert(now); // D8
-        job.updated_at = now;
-    })?;
+    let row = state.update(id, |job, policy| backend::lease(job, request, policy, now))?;
     let job = row.job.clone(); // D12
     state.queues[slot].granted += 1; // P3
     state.queues.touch(slot);

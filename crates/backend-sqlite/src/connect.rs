@@ -1,5 +1,6 @@
 //! Where the database is, and how a connection to it is set up.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diesel::connection::SimpleConnection;
@@ -103,7 +104,7 @@ impl Connector {
             Place::Memory => ":memory:",
             Place::File(path) => path,
         };
-        let mut conn = SqliteConnection::establish(path).map_err(unopened)?;
+        let mut conn = SqliteConnection::establish(path).map_err(|error| unopened(path, &error))?;
         let busy = i32::try_from(self.busy_timeout.as_millis()).unwrap_or(i32::MAX);
         say(&mut conn, &format!("PRAGMA busy_timeout = {busy}"))?;
         if self.place != Place::Memory {
@@ -144,8 +145,17 @@ impl Connector {
                 Err(failure) if failure.is_busy() && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(1 + fastrand::u64(..5)));
                 }
-                Err(failure) => return Err(failure.told("connect")),
+                Err(failure) if failure.is_busy() => return Err(failure.told("connect")),
+                Err(failure) => return Err(StoreError::backend("connect", self.unfit(&failure))),
             }
+        }
+    }
+
+    /// What is wrong with the file.
+    fn unfit(&self, failure: &Failure) -> String {
+        match &self.place {
+            Place::Memory => failure.words(),
+            Place::File(path) => format!("{path}: {}", failure.words()),
         }
     }
 }
@@ -161,13 +171,45 @@ fn say(conn: &mut SqliteConnection, text: &str) -> Result<(), StoreError> {
     conn.batch_execute(text).map_err(|error| Failure::from(error).told("connect"))
 }
 
-fn unopened(error: ConnectionError) -> StoreError {
-    StoreError::backend("connect", error)
+/// SQLite says no more than that it cannot open a file. What can be seen from here is said, too.
+fn unopened(path: &str, error: &ConnectionError) -> StoreError {
+    let file = Path::new(path);
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let advice = if file.is_dir() {
+        "it is a directory; name a file in it"
+    } else if folder.is_some_and(|folder| !folder.is_dir()) {
+        "its directory does not exist; make that first"
+    } else {
+        "may this user read and write it, and make files beside it?"
+    };
+    StoreError::backend("connect", format!("{error} {path}: {advice}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, has_reset_bug};
+    use std::error::Error;
+    use std::time::Duration;
+
+    use super::{Connector, Place, Synchronous, has_reset_bug};
+
+    #[test]
+    fn a_file_that_cannot_be_opened_says_what_to_do() {
+        let text_file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/connect.rs");
+        for (path, advice) in [
+            (
+                "/no/such/directory/jobs.db",
+                "/no/such/directory/jobs.db: its directory does not exist; make that first",
+            ),
+            (env!("CARGO_MANIFEST_DIR"), "it is a directory; name a file in it"),
+            (text_file, "connect.rs: file is not a database"),
+        ] {
+            let place = Place::File(path.to_owned());
+            let connector = Connector { place, synchronous: Synchronous::Full, busy_timeout: Duration::ZERO };
+            let error = connector.user().err();
+            let source = error.as_ref().and_then(Error::source).map(ToString::to_string);
+            assert!(source.as_ref().is_some_and(|source| source.contains(advice)), "{path}: {source:?}");
+        }
+    }
 
     #[test]
     fn an_old_sqlite_is_known_by_its_version() {

@@ -2,19 +2,20 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::bounded::Delay;
+use crate::bounded::{Delay, LeaseFor};
 use crate::capabilities::Capabilities;
 use crate::error::{Result, StoreError};
 use crate::event::{Event, EventKind};
 use crate::invalid::{Invalid, Problem};
-use crate::job::{Epoch, FinishedJob, Job, JobId, Outcome, Receipt};
+use crate::job::{Epoch, FinishedJob, Job, JobId, Lease, Outcome, Receipt};
 use crate::json::Json;
 use crate::limits;
 use crate::name::QueueName;
 use crate::new_job::NewJob;
 use crate::policy::{EffectivePolicy, OnExpiry, QueueOrder, QueuePolicy};
-use crate::request::{ReclaimFate, Reclaimed};
-use crate::verdict::{Fate, RetryAfter, SettleOutcome, Settled, Verdict};
+use crate::request::{Dequeue, Intervention, ReclaimFate, Reclaimed};
+use crate::state::JobState;
+use crate::verdict::{Fate, HeartbeatOutcome, RetryAfter, SettleOutcome, Settled, Verdict};
 
 /// The proof that the verdict of `receipt` was applied. Make one only when it was.
 pub fn settled(receipt: Receipt, fate: Fate) -> Settled {
@@ -214,6 +215,59 @@ pub fn check_policy(policy: &QueuePolicy, capabilities: &Capabilities) -> Result
         Some((_, feature)) => Err(StoreError::Unsupported { feature }),
         None => Ok(()),
     }
+}
+
+/// Whether `receipt` is good for `job`: it has a lease, passed or not, and is in that epoch.
+pub fn is_held(job: &Job, receipt: &Receipt) -> bool {
+    job.id == receipt.job && job.epoch == receipt.epoch && job.lease.is_some()
+}
+
+/// Grants a lease on a job that is Ready: the pure half of [`Store::dequeue`](crate::Store::dequeue).
+pub fn lease(job: &mut Job, request: &Dequeue, policy: &EffectivePolicy, now: DateTime<Utc>) {
+    let until = crate::time::later(now, policy.lease_for(request.lease_for).get()); // D7, P6
+    job.lease = Some(Lease { until, worker: request.worker.clone() });
+    job.attempts += 1; // D3
+    job.epoch = job.epoch.next(); // D4
+    job.first_leased_at.get_or_insert(now); // D8
+    job.updated_at = now;
+}
+
+/// Extends the lease of a job whose receipt was found good: the pure half of
+/// [`Store::heartbeat`](crate::Store::heartbeat). The job is changed only if its lease now ends later than before.
+pub fn extend(
+    job: &mut Job,
+    extend: LeaseFor,
+    policy: &EffectivePolicy,
+    now: DateTime<Utc>,
+) -> HeartbeatOutcome {
+    let Some(lease) = job.lease.as_mut().filter(|lease| lease.until > now) else {
+        return HeartbeatOutcome::Lost; // H3
+    };
+    let until = crate::time::later(now, policy.lease_for(extend).get()); // H1, P6
+    if until > lease.until {
+        (lease.until, job.updated_at) = (until, now); // H2, H6
+    }
+    let until = lease.until;
+    HeartbeatOutcome::Extended { until, left: crate::time::between(now, until) }
+}
+
+/// What an administrator's word makes of a live job, `None` if nothing changes: the pure half of
+/// [`Store::intervene`](crate::Store::intervene).
+pub fn apply_intervention(mut job: Job, intervention: &Intervention, now: DateTime<Utc>) -> Option<Applied> {
+    let waits = matches!(job.state(now), JobState::Scheduled | JobState::Retrying);
+    if job.lease.is_some() {
+        job.epoch = job.epoch.next(); // A4
+    }
+    let available_at = match intervention {
+        Intervention::Discard { reason } => {
+            return Some(Applied::finish(job, Outcome::Discarded { reason: reason.clone() }, now)); // A2
+        }
+        Intervention::RetryLater(schedule) => schedule.available_at(now), // A1
+        Intervention::Promote if waits => now,                            // A3
+        Intervention::Promote => return None,
+    };
+    let job = Job { lease: None, available_at, updated_at: now, ..job };
+    Some(Applied::Live(job, Fate::Retrying { available_at }))
 }
 
 /// What a verdict makes of a leased job: the pure half of [`Store::settle`](crate::Store::settle).

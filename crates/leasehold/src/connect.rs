@@ -1,5 +1,7 @@
 //! One URL, any backend.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 use leasehold_core::{Store, StoreError};
@@ -11,8 +13,8 @@ const SCHEMES: &[(&[&str], &str, bool)] = &[
     (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
 ];
 
-/// Why there is no store.
-#[derive(Debug, thiserror::Error)]
+/// Why there is no store. Shown by `{:?}`, as by a `main` that returns it, it is the same words with all their causes.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL begins with nothing that is known.
@@ -32,8 +34,31 @@ pub enum ConnectError {
         feature: &'static str,
     },
     /// The backend cannot be reached, or refuses.
-    #[error(transparent)]
+    #[error("the store cannot be opened{}", advice(.0))]
     Store(#[from] StoreError),
+}
+
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            // Drivers like to say what their own causes will say again.
+            if !words.contains(&more) {
+                words = format!("{words}: {more}");
+            }
+            cause = error.source();
+        }
+        f.write_str(&words)
+    }
+}
+
+fn advice(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Unavailable { .. } => " (is the server running, and is the URL right?)",
+        _ => "",
+    }
 }
 
 /// Connects to the store at `url`, and makes its tables if they are not there yet.
@@ -116,11 +141,22 @@ mod tests {
         }
     }
 
+    /// `fn main() -> Result<(), Box<dyn Error>>` shows an error by `{:?}`.
+    #[cfg(feature = "sqlite")]
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_main_shows_is_for_people() {
+        let error = connect("sqlite:///no/such/directory/jobs.db").await.unwrap_err();
+        let shown = format!("{error:?}");
+        assert!(shown.starts_with("the store cannot be opened: connect failed: "), "{shown}");
+        assert!(shown.ends_with("its directory does not exist; make that first"), "{shown}");
+    }
+
     #[cfg(feature = "postgres")]
     #[tokio::test(flavor = "current_thread")]
     async fn a_password_is_not_repeated() {
         let error = connect("postgres://ada:secret@localhost:1/jobs").await.unwrap_err();
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("secret"), "{shown}");
+        assert!(shown.contains("is the server running"), "{shown}");
     }
 }

@@ -51,12 +51,61 @@
 //!
 //! In a program of its own, `worker.run_until_signal().await` works until the process is told to end, and then gracefully.
 //!
-//! # Retries and dead letters
+//! # Retries
 //!
 //! A handler that returns an error, panics or takes too long has failed: the job is tried again, later and later, until its
-//! attempts are spent (5, or [`NewJobBuilder::max_attempts`]). Then it is a dead letter in the history, which
-//! [`Store::redrive`] puts back. A handler that knows better returns a [`Verdict`]: retry in an hour, snooze without spending the
-//! attempt, give up, discard.
+//! attempts are spent (5, or [`NewJobBuilder::max_attempts`]). A handler that knows better returns a [`Verdict`].
+//!
+//! ```
+//! # #[cfg(feature = "worker")]
+//! # mod example {
+//! # use std::time::Duration;
+//! # use leasehold::prelude::*;
+//! # use serde::{Deserialize, Serialize};
+//! # #[derive(Serialize, Deserialize)]
+//! # struct SendMail { to: String }
+//! # impl JobKind for SendMail { const KIND: &'static str = "send_mail"; }
+//! async fn send_mail(mail: SendMail, context: Context) -> Result<Verdict, StoreError> {
+//!     match mail.to.as_str() {
+//!         "" => Ok(Verdict::dead("no address")),                                     // trying again is no use
+//!         "list" => Ok(Verdict::discard("not any more")),                            // nobody wants it
+//!         "bob" => Ok(Verdict::retry_after("bob is out", Duration::from_secs(3600))?), // an attempt is spent
+//!         _ if context.attempt() > 3 => Ok(Verdict::snooze(Duration::from_secs(60))?), // none is
+//!         _ => Ok(Verdict::done()),
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! # Dead letters
+//!
+//! A job whose attempts are spent, or whose handler has given it up, is a dead letter in the history. It stays there with its last
+//! error until it is put back or pruned.
+//!
+//! ```
+//! # #[cfg(feature = "memory")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold::prelude::*;
+//! use leasehold::{BatchSize, Dequeue, FinalStatus, HistoryFilter, Redrive};
+//!
+//! let store = leasehold::connect("memory:").await?;
+//! store.enqueue(&[NewJob::builder("mail", "send_mail").build()?]).await?;
+//! for job in store.dequeue(&Dequeue::new("mail", "me")?).await? {
+//!     store.settle(&[(job.receipt(), Verdict::dead("no address"))]).await?; // as a worker would
+//! }
+//!
+//! let dead = HistoryFilter { statuses: Some(vec![FinalStatus::DeadLetter]), ..HistoryFilter::default() };
+//! for job in store.history(&dead).await?.items {
+//!     println!("job {} of {}: {:?}", job.id, job.queue, job.last_error);
+//! }
+//! // The cause is mended: all of them get their attempts back, and are ready at once.
+//! let redriven = store.redrive(&Redrive::all(BatchSize::MAX)).await?;
+//! assert_eq!(redriven.jobs.len(), 1);
+//! # Ok(()) }
+//! # #[cfg(not(feature = "memory"))]
+//! # fn main() {}
+//! ```
 //!
 //! # Settling in your own transaction
 //!
@@ -86,8 +135,34 @@
 //!
 //! # Testing
 //!
-//! The feature `testing` has [`testing`](https://docs.rs/leasehold-worker): a queue in memory with a clock that you move, a worker
-//! that takes one step at a time, and crashes at named points.
+//! The feature `testing` has a queue in memory with a clock that you move, a worker that takes one step at a time, and crashes at
+//! named points: no server, no sleeping.
+//!
+//! ```
+//! # #[cfg(feature = "testing")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold::prelude::*;
+//! use leasehold::testing::{Crash, TestQueue};
+//! # use std::time::Duration;
+//! # use serde::{Deserialize, Serialize};
+//! # #[derive(Serialize, Deserialize)]
+//! # struct SendMail { to: String }
+//! # impl JobKind for SendMail { const KIND: &'static str = "send_mail"; }
+//! # async fn send_mail(_: SendMail, _: Context) {}
+//!
+//! let queue = TestQueue::new();
+//! let worker = queue.worker().queue("mail").handle::<SendMail>(send_mail).test()?;
+//! queue.enqueue("mail", &SendMail { to: "ada@example.com".to_owned() }).await?;
+//!
+//! worker.crash(Crash::InHandler).await?; // as by `kill -9`
+//! queue.advance(Duration::from_secs(60)); // the lease passes
+//! let ran = worker.run_one().await?.expect("the job is there still");
+//! assert_eq!(ran.job.attempts, 2);
+//! # Ok(()) }
+//! # #[cfg(not(feature = "testing"))]
+//! # fn main() {}
+//! ```
 //!
 //! # Choosing a backend
 //!
@@ -98,7 +173,7 @@
 //! | Postgres | `postgres` | everything that Postgres does | diesel-async; sqlx and tokio-postgres by `postgres-sqlx`, `postgres-tokio` | yes |
 //!
 //! Take the database that your business data is in: that is what makes settling in one transaction possible. Your own
-//! backend is a `Store` that passes the suite of the crate `leasehold-conformance`.
+//! backend is a [`Store`] that passes the suite of the crate `leasehold-conformance`.
 
 mod connect;
 

@@ -1,5 +1,6 @@
 //! A worker that is running.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use leasehold_core::{Invalid, JobState, Problem, Queues, Store, Wakeups};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,9 @@ use crate::outage::{LONGEST, Outage, with_causes};
 use crate::report::{Reporter, WorkerEvent, WorkerStats};
 use crate::router::Router;
 use crate::source::Source;
+
+/// How long a worker that has stopped waits for its last calls to end.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// What a builder has put together.
 pub(crate) struct Parts {
@@ -51,21 +55,26 @@ impl WorkerHandle {
             (Reporter::new(), Arc::new(Leases::default()), Arc::new(Notify::new()), Stop::default());
         let grace = settings.grace;
         let ended = CancellationToken::new();
+        // Whoever works for the worker has one of these, and drops it when it has let go of the store.
+        let (busy, mut idle) = mpsc::channel::<Infallible>(1);
         let heart = Heart {
             store: Arc::clone(&store),
             leases: Arc::clone(&leases),
             lease: settings.lease,
             reporter: reporter.clone(),
             stop: ended.clone(),
+            _busy: busy.clone(),
         };
         heart.start(parts.heartbeat).map_err(no_thread)?;
         let hints: Vec<Arc<Notify>> = sources.iter().map(|_| Arc::new(Notify::new())).collect();
         for (source, hint) in sources.iter().zip(&hints) {
-            tokio::spawn(listen(Arc::clone(&store), source.queues.clone(), Arc::clone(hint), ended.clone()));
+            let listen = listen(Arc::clone(&store), source.queues.clone(), Arc::clone(hint), ended.clone());
+            tokio::spawn(until_done(listen, busy.clone()));
         }
         if let Some(every) = parts.sample_every {
             let queues = sources.iter().map(|source| source.queues.clone()).collect();
-            tokio::spawn(sample(Arc::clone(&store), queues, every, ended.clone()));
+            let sample = sample(Arc::clone(&store), queues, every, ended.clone());
+            tokio::spawn(until_done(sample, busy.clone()));
         }
         let executor = Executor {
             router: parts.router,
@@ -88,14 +97,17 @@ impl WorkerHandle {
         let ended = ended.drop_guard();
         tokio::spawn(async move {
             let stopped = dispatcher.run(hints).await;
-            drop(ended);
+            drop((ended, busy));
+            // Not for ever: a store that does not answer may hold up the last heartbeat.
+            drop(tokio::time::timeout(LETTING_GO, idle.recv()).await);
             said.send_replace(Some(stopped));
         });
         Ok(Self { wake, stop, grace, reporter, stopped })
     }
 
     /// Stops claiming, waits up to `grace` for the handlers that run, and gives back those that are still running then,
-    /// their attempt refunded. Called again, or with no grace, it does not wait.
+    /// their attempt refunded. Called again, or with no grace, it does not wait. When it returns, the worker has let go of
+    /// its store, so that a file can be closed and opened by somebody else; if the store does not answer, after a second.
     ///
     /// # Cancel safety
     /// The worker stops all the same.
@@ -155,6 +167,12 @@ impl fmt::Debug for WorkerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkerHandle").field("stats", &self.stats()).finish_non_exhaustive()
     }
+}
+
+/// Runs a task, and drops `busy` when all that it held is dropped.
+async fn until_done(task: impl Future<Output = ()>, busy: mpsc::Sender<Infallible>) {
+    task.await;
+    drop(busy);
 }
 
 fn no_thread(error: std::io::Error) -> Invalid {

@@ -1,10 +1,12 @@
 //! Heartbeats: on a thread, a runtime and a connection of their own, so that neither handlers that hog the processor nor a
 //! pool that is used up can keep them from being sent.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, ReceiptStatus, Store, limits};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +34,8 @@ pub(crate) struct Heart {
     pub(crate) lease: LeaseFor,
     pub(crate) reporter: Reporter,
     pub(crate) stop: CancellationToken,
+    /// Dropped when the heart has let go of the store: the last of the fields.
+    pub(crate) _busy: mpsc::Sender<Infallible>,
 }
 
 impl Heart {

@@ -231,3 +231,19 @@ async fn a_shutdown_gives_back_what_is_still_running() {
         assert_eq!((job.attempts, job.lease), (0, None), "job {id}");
     }
 }
+
+/// So that a file can be closed, or opened by somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_has_stopped_has_let_go_of_its_store() {
+    for _ in 0..50 {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let worker = leasehold_worker::Worker::builder(Arc::clone(&store))
+            .queue("q")
+            .queue("other:*")
+            .handle::<Work>(async |_: Work, _: Context<()>| {})
+            .start()
+            .unwrap();
+        worker.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(Arc::strong_count(&store), 1);
+    }
+}
