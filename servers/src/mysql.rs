@@ -196,8 +196,7 @@ impl Mysql {
     /// What MariaDB's own script does, which expects to be installed.
     fn bootstrap(&self, server: &Server) -> Result<(), Error> {
         let unreadable = |path: &Path| Error::io(format!("{} cannot be used", path.display()));
-        let mut script =
-            String::from("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n");
+        let mut script = String::from("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n");
         for name in ["mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data"] {
             let path = self.home.join(format!("root/usr/share/mysql/{name}.sql"));
             script.push_str(&std::fs::read_to_string(&path).map_err(unreadable(&path))?);

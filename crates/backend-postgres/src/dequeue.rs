@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use diesel::sql_types::{Array, BigInt, Nullable};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Queues};
+use leasehold_sql::{Turns, micros, readable};
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::positions::{Claim, Floors, Positions};
-use crate::row::{JobRow, JobSql, readable};
+use crate::row::{JobRow, JobSql};
 use crate::selection::Selection;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -25,15 +25,15 @@ const LOOKS: u32 = 20;
 /// For how long queues are believed to have limits: so often one claim costs two statements.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
-const TURNS: usize = 1024;
+/// How many sets of queues are remembered. More are hardly ever in use at once; those forgotten start again.
+const SETS: usize = 1024;
 
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) positions: Positions,
     /// Which queue of each prefix was served last (D11).
-    turns: Mutex<HashMap<QueuePrefix, QueueName>>,
+    turns: Turns,
     /// Which sets of queues had one with limits, and until when that is believed.
     limits: Mutex<HashMap<u64, Instant>>,
 }
@@ -47,7 +47,7 @@ impl Memory {
 
     fn have_limits(&self, names: &[QueueName]) {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if limits.len() >= TURNS {
+        if limits.len() >= SETS {
             limits.clear();
         }
         limits.insert(mark(names), Instant::now() + BELIEVED);
@@ -173,15 +173,10 @@ async fn dequeue_in_turns(
     prefix: &QueuePrefix,
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
-    let turns = || memory.turns.lock().unwrap_or_else(PoisonError::into_inner);
-    let last = turns().get(prefix).cloned();
+    let last = memory.turns.last(prefix);
     let jobs = dequeue_limited(conn, sql, request, last.as_ref().map_or("", |name| name.as_str())).await?;
     if let Some(job) = jobs.last() {
-        let mut turns = turns();
-        if turns.len() >= TURNS {
-            turns.clear();
-        }
-        turns.insert(prefix.clone(), job.queue.clone());
+        memory.turns.served(prefix, job.queue.clone());
     }
     Ok(jobs)
 }

@@ -1,4 +1,4 @@
-//! Hints to look now. They stay within the store: other processes find work by polling.
+//! Hints within a process.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,12 +6,12 @@ use leasehold_core::{QueuePattern, Queues, Wakeups};
 use tokio::sync::watch;
 
 /// Who is to be woken.
-#[derive(Default)]
-pub(crate) struct Hub(Mutex<Vec<(Queues, watch::Sender<()>)>>);
+#[derive(Debug, Default)]
+pub struct Subscribers(Mutex<Vec<(Queues, watch::Sender<()>)>>);
 
-impl Hub {
+impl Subscribers {
     /// A subscription. It ends when the stream is dropped.
-    pub(crate) fn subscribe(&self, queues: &Queues) -> Wakeups {
+    pub fn subscribe(&self, queues: &Queues) -> Wakeups {
         let (sender, receiver) = watch::channel(());
         let mut subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         subscribers.retain(|(_, sender)| !sender.is_closed());
@@ -21,13 +21,25 @@ impl Hub {
         }))
     }
 
+    /// Whether nobody listens.
+    pub fn is_empty(&self) -> bool {
+        let subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().all(|(_, sender)| sender.is_closed())
+    }
+
     /// Something became leasable in queues of these names or patterns.
-    pub(crate) fn wake<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+    pub fn wake<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             let woken = subscribers.iter().filter(|(queues, _)| concerns(name, queues));
             woken.for_each(|(_, sender)| sender.send_replace(()));
         }
+    }
+
+    /// Something may have become leasable in any queue.
+    pub fn wake_all(&self) {
+        let subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().for_each(|(_, sender)| sender.send_replace(()));
     }
 }
 

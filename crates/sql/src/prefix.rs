@@ -9,7 +9,7 @@ use leasehold_core::{Invalid, Problem};
 const PREFIX_BYTES: usize = 48;
 
 /// What the names of the tables begin with: nothing by default, or up to 48 letters, digits and underscores of ASCII, no
-/// digit first. Upper and lower case are the same to SQLite.
+/// digit first. To most databases upper and lower case are the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TablePrefix(String);
 
@@ -76,11 +76,12 @@ impl TryFrom<&str> for TablePrefix {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
 mod tests {
     use super::TablePrefix;
 
     #[test]
-    fn prefixes_that_sqlite_would_refuse_or_misread_are_refused() {
+    fn prefixes_that_a_database_would_refuse_or_misread_are_refused() {
         for good in ["", "app_", "Jobs2_", "_", &"a".repeat(48)] {
             assert_eq!(TablePrefix::new(good).unwrap().as_str(), good);
         }
