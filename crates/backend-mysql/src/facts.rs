@@ -117,7 +117,7 @@ async fn exhausted(session: &mut Session<'_>, names: &[QueueName]) -> Result<Vec
     Ok(places.filter(|place| *place < names.len()).collect())
 }
 
-/// The first job of each priority, from the highest, until one is Ready.
+/// The first job of each priority, from the highest.
 async fn levels(session: &mut Session<'_>, names: &[QueueName], facts: &mut [Facts]) -> Result<(), Failure> {
     let places: HashMap<&str, usize> =
         names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
@@ -132,10 +132,9 @@ async fn levels(session: &mut Session<'_>, names: &[QueueName], facts: &mut [Fac
             let soonest = facts.next_available_at.into_iter().chain(Some(head.available_at)).min();
             facts.next_available_at = soonest;
             if head.available_at <= facts.now {
-                facts.first_ready = Some(head.id);
-            } else {
-                next.push((*name, head.place, 1));
+                facts.first_ready.get_or_insert(head.id);
             }
+            next.push((*name, head.place, 1));
         }
         walks = next;
     }

@@ -24,11 +24,16 @@ pub(crate) async fn heartbeat(
     ids.sort_unstable();
     ids.dedup();
     let sql = session.sql;
+    // A lease that has passed is not locked, not even for a moment: somebody may be about to reclaim it.
+    let before = leases(session, &sql.seen, &ids).await?;
+    let is_live = |receipt: &&Receipt| live(&before, receipt, now).is_some();
+    let mut ids: Vec<i64> = receipts.iter().filter(is_live).map(|receipt| receipt.job.get()).collect();
+    ids.sort_unstable();
+    ids.dedup();
     session.begin().await?;
     let locked = leases(session, &sql.live, &ids).await?;
-    let mut missing = ids;
-    missing.retain(|id| !locked.contains_key(id));
-    let seen = leases(session, &sql.seen, &missing).await?;
+    ids.retain(|id| !locked.contains_key(id));
+    let seen = leases(session, &sql.seen, &ids).await?;
     let mut outcomes: HashMap<Receipt, HeartbeatOutcome> = HashMap::with_capacity(receipts.len());
     let mut extended: BTreeMap<LeaseFor, Vec<i64>> = BTreeMap::new();
     for receipt in receipts {

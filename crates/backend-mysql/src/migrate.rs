@@ -61,7 +61,7 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
 
 /// The name is of the database and the prefix; of long ones only a sum has room.
 async fn lock(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Result<(), Failure> {
-    let text = "SELECT COALESCE(GET_LOCK(CONCAT('leasehold:', MD5(CONCAT(DATABASE(), ':', ?))), ?), 0)";
+    let text = "SELECT COALESCE(GET_LOCK(CONCAT('leasehold:', LEFT(SHA2(CONCAT(DATABASE(), ':', ?), 256), 40)), ?), 0)";
     let params = vec![prefix.as_str().into(), PATIENCE.into()];
     let got: Vec<i64> = Statement::<BigInt>::new(text, params).rows(conn).await?;
     if got == [1] {
