@@ -125,8 +125,8 @@ pub(crate) async fn read_heads(
         id,
         queue,
         place,
-        // What is in no calendar is never available.
-        available_at: available_at.get().unwrap_or(DateTime::<Utc>::MAX_UTC),
+        // What is in no calendar hides nothing behind it: it is leased, passed over, and some day a dead letter.
+        available_at: available_at.or_epoch(),
         now: now.or_epoch(),
         has_policies: policies > 0,
     };

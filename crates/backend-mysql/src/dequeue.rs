@@ -9,10 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use diesel::sql_types::Text;
 use leasehold_core::{
     Dequeue, EffectivePolicy, Job, Lease, LeaseFor, QueueName, QueueOrder, QueuePrefix, Queues, time,
 };
-use leasehold_sql::{Rules, Turns, after, beyond, readable};
+use leasehold_sql::{Rules, Stored, Turns, after, beyond, readable};
 
 use crate::candidates::{Candidate, Want, find};
 use crate::error::Failure;
@@ -151,11 +152,14 @@ async fn dequeue_in_turns(
     for (mut from, to) in spans {
         while lanes.len() < limit {
             let page = limit - lanes.len() + SPARE_QUEUES;
-            let names = names(session, &from, &to, page).await?;
-            let is_last = names.len() < page;
-            let next = names.last().map(|name| after(name.as_str()));
+            let found = names(session, &from, &to, page).await?;
+            let is_last = found.len() < page;
+            let next = found.last().map(|name| after(name));
+            let names: Vec<QueueName> =
+                found.iter().filter_map(|name| QueueName::new(&**name).ok()).collect();
             let more = lanes_of(session, &mut rules, &mut limited, &names, limit, now).await?;
             lanes.extend(more.into_iter().filter(|lane| !lane.is_empty()));
+            // A name that nobody understands may sort after what it is marked as: never go back.
             match next.filter(|next| !is_last && *next > from) {
                 Some(next) => from = next,
                 None => break,
@@ -173,17 +177,10 @@ async fn dequeue_in_turns(
 }
 
 /// Names of queues with live jobs, from one on and before another.
-async fn names(
-    session: &mut Session<'_>,
-    from: &str,
-    to: &str,
-    page: usize,
-) -> Result<Vec<QueueName>, Failure> {
+async fn names(session: &mut Session<'_>, from: &str, to: &str, page: usize) -> Result<Vec<Stored>, Failure> {
     let sql = session.sql;
     let params = vec![from.into(), to.into(), page.into()];
-    let names: Vec<leasehold_sql::Stored> =
-        session.rows::<diesel::sql_types::Text, _>(&sql.queues, params).await?;
-    Ok(names.iter().filter_map(|name| QueueName::new(&**name).ok()).collect())
+    session.rows::<Text, _>(&sql.queues, params).await
 }
 
 /// What each of these queues has to give.

@@ -34,8 +34,8 @@
 //! ```
 //!
 //! If the server has given up on a transaction (a deadlock, a lock that did not come), the answer is
-//! [`Unavailable`](leasehold_core::StoreError::Unavailable), and the transaction can only be rolled back: run it again from the
-//! start. Connections of [`MysqlStore::pool`] are at READ COMMITTED, which is what transactions with jobs in them should be at.
+//! [`Unavailable`](leasehold_core::StoreError::Unavailable), and the transaction is broken, its connection with it: run it again from
+//! the start. Connections of [`MysqlStore::pool`] are at READ COMMITTED, which is what transactions with jobs in them should be at.
 
 mod builder;
 mod candidates;
@@ -309,3 +309,7 @@ impl Store for MysqlStore {
         Ok(wakeups)
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/mysql.md")]
+struct Guide;

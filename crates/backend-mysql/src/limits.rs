@@ -224,8 +224,7 @@ pub(crate) async fn heads(
     let (text, params) = each(&sql.head, names);
     let rows: Vec<(i64, i64, i64, Time, i64)> = session.rows::<Row, _>(text, params).await?;
     let head = |(place, id, priority, available_at, waits): (i64, i64, i64, Time, i64)| {
-        let available_at = available_at.get().unwrap_or(DateTime::<Utc>::MAX_UTC);
-        let head = Head { id, priority, available_at, waits: waits != 0 };
+        let head = Head { id, priority, available_at: available_at.or_epoch(), waits: waits != 0 };
         Some((usize::try_from(place).ok().filter(|place| *place < names.len())?, head))
     };
     Ok(rows.into_iter().filter_map(head).collect())

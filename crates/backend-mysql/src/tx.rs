@@ -1,7 +1,7 @@
 //! The operations of a user's transaction.
 //!
 //! The user opens, owns and commits the transaction; here it is only spoken on. What the server gives up on, a deadlock above
-//! all, may have undone the whole transaction: it is marked so that it cannot be committed any more.
+//! all, may have undone the whole transaction: diesel is told that it is broken, so that it cannot be committed any more.
 
 use async_trait::async_trait;
 use diesel_async::pooled_connection::deadpool::Object;
@@ -89,10 +89,9 @@ impl Shared {
         in_transaction(conn, operation)?;
         let mut session = Session::users(conn, &self.sql);
         let done = work(&mut session, input).await;
-        if done.as_ref().is_err_and(|failure| !matches!(failure, Failure::Told(_))) {
-            // Nobody knows how much of it the server has undone.
-            AnsiTransactionManager::transaction_manager_status_mut(conn)
-                .set_requires_rollback_maybe_up_to_top_level(true);
+        if done.as_ref().is_err_and(|failure| failure.is_again() || failure.is_lost()) {
+            // The server may have undone all of it, and what is said next would be a transaction of its own.
+            AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
         }
         done.map_err(|failure| failure.told(operation))
     }

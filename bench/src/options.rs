@@ -1,33 +1,40 @@
 //! What the command line says.
 
-use crate::measure::Measure;
+use std::str::FromStr;
+
 use crate::{Failure, Result};
 
 /// How many lanes drain, each with a claim and a settlement under way.
 const LANES: usize = 4;
 
-pub(crate) struct Options {
-    pub(crate) json: bool,
-    pub(crate) measures: Vec<Measure>,
-    pub(crate) rounds: usize,
-    pub(crate) lanes: usize,
-    pub(crate) sizes: Sizes,
+/// What is to be measured, and how often.
+pub struct Options<M> {
+    /// Whether to print JSON.
+    pub json: bool,
+    /// What to measure.
+    pub measures: Vec<M>,
+    /// How often.
+    pub rounds: usize,
+    /// How many lanes drain.
+    pub lanes: usize,
+    /// How much work a round is.
+    pub sizes: Sizes,
 }
 
 /// How much work a round is.
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// Jobs that are enqueued one by one.
-    pub(crate) single: usize,
+    pub single: usize,
     /// Jobs that are enqueued in batches.
-    pub(crate) batch: usize,
+    pub batch: usize,
     /// Jobs that are drained.
-    pub(crate) drain: usize,
+    pub drain: usize,
     /// Jobs that stay behind, few and many.
-    pub(crate) backlogs: [usize; 2],
+    pub backlogs: [usize; 2],
     /// Jobs that are drained in front of them.
-    pub(crate) front: usize,
+    pub front: usize,
     /// Jobs that are settled in transactions.
-    pub(crate) transactions: usize,
+    pub transactions: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -49,9 +56,13 @@ const QUICK: Sizes = Sizes {
     transactions: 200,
 };
 
-impl Options {
-    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
-        let measures = Measure::ALL.to_vec();
+impl<M> Options<M>
+where
+    M: Copy + FromStr<Err = Failure>,
+{
+    /// Reads the arguments; `all` is measured if nothing else is said.
+    pub fn parse(mut args: impl Iterator<Item = String>, all: &[M]) -> Result<Self> {
+        let measures = all.to_vec();
         let mut options = Self { json: false, measures, rounds: 5, lanes: LANES, sizes: FULL };
         while let Some(arg) = args.next() {
             match arg.as_str() {

@@ -4,45 +4,44 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use leasehold_core::{Dequeue, Job, NewJob, Queues, Receipt, SettleOutcome, Store, Verdict};
-use leasehold_sqlite::SqliteStore;
 
 use crate::Result;
 
 /// Jobs per claim and per settlement.
-pub(crate) const BATCH: usize = 100;
+pub const BATCH: usize = 100;
 
 /// So many claims in a row that bring nothing while something is left: then something is wrong.
 const EMPTY: usize = 1000;
 
 /// A JSON document of 100 bytes.
-pub(crate) fn payload() -> String {
+pub fn payload() -> String {
     format!(r#"{{"fill":"{}"}}"#, "x".repeat(89))
 }
 
 /// A job with such a payload.
-pub(crate) fn job(queue: &str, priority: i32) -> Result<NewJob> {
+pub fn job(queue: &str, priority: i32) -> Result<NewJob> {
     let payload = serde_json::json!({ "fill": "x".repeat(89) });
     Ok(NewJob::builder(queue, "bench").payload(&payload).priority(priority).build()?)
 }
 
 /// A claim of a batch from these queues.
-pub(crate) fn request(queues: &[&str]) -> Result<Dequeue> {
+pub fn request(queues: &[&str]) -> Result<Dequeue> {
     Ok(Dequeue::new(Queues::named(queues.iter().copied())?, "bench")?.limit(BATCH as u32)?)
 }
 
 /// Jobs per second.
-pub(crate) fn rate(jobs: usize, start: Instant) -> f64 {
+pub fn rate(jobs: usize, start: Instant) -> f64 {
     jobs as f64 / start.elapsed().as_secs_f64()
 }
 
 /// Claims and settles until `target` jobs are claimed by all lanes together: while one batch is settled, the next is
 /// claimed. How many jobs this lane has settled.
-pub(crate) async fn lane(
-    store: &SqliteStore,
+pub async fn lane(
+    store: &dyn Store,
     request: &Dequeue,
     claimed: &AtomicUsize,
     target: usize,
-    settled: impl Fn(usize),
+    settled: impl Fn(usize) + Send,
 ) -> Result<usize> {
     let (mut batch, mut sum, mut empty) = (Vec::new(), 0, 0);
     while claimed.load(Ordering::Relaxed) < target || !batch.is_empty() {
@@ -60,7 +59,7 @@ pub(crate) async fn lane(
 }
 
 async fn claim(
-    store: &SqliteStore,
+    store: &dyn Store,
     request: &Dequeue,
     claimed: &AtomicUsize,
     target: usize,
@@ -73,7 +72,7 @@ async fn claim(
     Ok(jobs)
 }
 
-async fn settle(store: &SqliteStore, batch: &[(Receipt, Verdict)]) -> Result<usize> {
+async fn settle(store: &dyn Store, batch: &[(Receipt, Verdict)]) -> Result<usize> {
     let outcomes = store.settle(batch).await?;
     let is_lost = |outcome: &SettleOutcome| !matches!(outcome, SettleOutcome::Settled(_));
     if outcomes.iter().any(is_lost) {

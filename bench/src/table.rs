@@ -1,11 +1,11 @@
 //! How the results are printed.
 
-use crate::measure::{Measure, Rates};
+use crate::{Measured, Rates};
 
 const UNIT: &str = "jobs/s";
 
 /// Medians over the rounds, and the ratio of the medians: larger is better.
-pub(crate) fn print(rounds: &[(Measure, Vec<Rates>)], json: bool) {
+pub fn print(rounds: &[(impl Measured + Copy, Vec<Rates>)], json: bool) {
     if !json {
         println!("{:<16} {:>10} {:>10} {:>7} {:>5}  unit", "", "ours", "limit", "ratio", "bar");
     }
