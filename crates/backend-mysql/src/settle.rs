@@ -16,12 +16,14 @@ pub(crate) async fn settle(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
 ) -> Result<Vec<SettleOutcome>, Failure> {
-    if let Some((epoch, result)) = same(items) {
-        if complete(session, items, epoch, result).await? {
-            let completed =
-                |(receipt, _): &(Receipt, Verdict)| backend::settled_outcome(*receipt, Fate::Completed);
-            return Ok(items.iter().map(completed).collect());
-        }
+    let is_complete = match same(items) {
+        Some((epoch, result)) => complete(session, items, epoch, result).await?,
+        None => false,
+    };
+    if is_complete {
+        let completed =
+            |(receipt, _): &(Receipt, Verdict)| backend::settled_outcome(*receipt, Fate::Completed);
+        return Ok(items.iter().map(completed).collect());
     }
     settle_each(session, items).await
 }
@@ -93,10 +95,12 @@ async fn settle_each(
         };
         lease_ended(session, &mut rules, &job.3);
         let fate = apply(&mut endings, &mut rules, &job, verdict, now);
-        if let Fate::Retrying { available_at } | Fate::Snoozed { available_at } = fate {
-            if available_at <= now {
-                session.wake(&job.3);
-            }
+        let back_at = match fate {
+            Fate::Retrying { available_at } | Fate::Snoozed { available_at } => Some(available_at),
+            _ => None,
+        };
+        if back_at.is_some_and(|at| at <= now) {
+            session.wake(&job.3);
         }
         outcomes.push(backend::settled_outcome(*receipt, fate));
     }

@@ -21,8 +21,8 @@ mod tx_settle;
 
 use std::time::Duration;
 
-use leasehold_bench::table;
 pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
+use leasehold_bench::{Measured, table};
 
 use crate::measure::Measure;
 use crate::options::Options;

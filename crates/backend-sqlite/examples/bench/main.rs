@@ -15,8 +15,8 @@ mod ground;
 mod measure;
 mod tx_settle;
 
-use leasehold_bench::table;
 pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
+use leasehold_bench::{Measured, table};
 
 use crate::measure::Measure;
 
