@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "a program that shows something")]
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
