@@ -9,9 +9,13 @@ const LINES: usize = 20;
 
 /// What `command` prints on standard output; if it fails, the error has what it said last.
 pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
+    run_with(command, Stdio::null())
+}
+
+/// The same, with something to read on standard input.
+pub(crate) fn run_with(command: &mut Command, input: impl Into<Stdio>) -> Result<String, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output =
-        command.stdin(Stdio::null()).output().map_err(Error::io(format!("{name} could not be started")))?;
+    let output = command.stdin(input).output().map_err(Error::io(format!("{name} could not be started")))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(said);

@@ -71,6 +71,38 @@ pub fn pgbouncer() -> Result<PathBuf, Error> {
     Ok(kept.join("bin/pgbouncer"))
 }
 
+/// The directory of MySQL 9, as Debian's unstable has it: `bin/mysqld`, and what belongs to it below `root/usr`. Fetches it
+/// if it is missing.
+///
+/// # Errors
+/// It could not be fetched, or is of another version.
+pub fn mysql() -> Result<PathBuf, Error> {
+    cache::directory("mysql-9", |directory| {
+        debian::unpack("sid", "mysql-server-core", Path::new("usr/sbin/mysqld"), directory)?;
+        expect_version(&directory.join("bin/mysqld"), "Ver 9.")
+    })
+}
+
+/// The directory of MariaDB 10.11, as Debian 12 has it: `bin/mariadbd`, and what belongs to it below `root/usr`. Fetches it
+/// if it is missing.
+///
+/// # Errors
+/// It could not be fetched, or is of another version.
+pub fn mariadb() -> Result<PathBuf, Error> {
+    cache::directory("mariadb-10.11", |directory| {
+        debian::unpack("bookworm", "mariadb-server-core", Path::new("usr/sbin/mariadbd"), directory)?;
+        expect_version(&directory.join("bin/mariadbd"), "Ver 10.11.")
+    })
+}
+
+fn expect_version(program: &Path, expected: &str) -> Result<(), Error> {
+    let version = command::run(Command::new(program).args(["--no-defaults", "--version"]))?;
+    if version.contains(expected) {
+        return Ok(());
+    }
+    Err(Error::new(format!("{expected} was expected; fetched was {version}")))
+}
+
 /// The version in `PgBouncer 1.26.1`.
 fn pgbouncer_version(text: &str) -> Option<(u32, u32)> {
     let version = text.lines().find_map(|line| line.strip_prefix("PgBouncer "))?;

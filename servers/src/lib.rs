@@ -18,10 +18,10 @@
 //!
 //! # How it works
 //!
-//! `postgres` and `pgbouncer` are the handles, over one `server`: a process with its directory, which a `guard` outside
+//! `postgres`, `pgbouncer` and `mysql` are the handles, over one `server`: a process with its directory, which a `guard` outside
 //! our process clears away. `install` has where programs come from, `cache` keeps what was fetched, `place` says where
 //! all that is, and `account` who runs it, since no server wants to be root. `wire` speaks as much of the protocol of
-//! Postgres as it takes to see that a server answers.
+//! Postgres as it takes to see that a server answers, and `mysql::wire` as much of MySQL's.
 
 mod account;
 mod cache;
@@ -31,6 +31,7 @@ mod error;
 mod guard;
 mod install;
 mod log;
+mod mysql;
 mod pgbouncer;
 mod place;
 mod port;
@@ -41,7 +42,8 @@ mod settings;
 mod wire;
 
 pub use error::Error;
-pub use install::{pgbouncer, postgres15, postgres18};
+pub use install::{mariadb, mysql, pgbouncer, postgres15, postgres18};
+pub use mysql::{Mysql, MysqlFlavor};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresVersion};
 pub use settings::Settings;

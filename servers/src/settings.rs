@@ -1,11 +1,11 @@
-//! How a Postgres server is set up.
+//! How a server is set up: here Postgres, beside it in `mysql` the others.
 
-/// For what a Postgres server is meant.
+/// For what a server is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settings {
     /// Quick to start and to write: what is committed survives a crash of the server, but not one of the machine.
     Tests,
-    /// As Postgres comes: for benchmarks, where a commit is to cost what it costs.
+    /// As the server comes: for benchmarks, where a commit is to cost what it costs.
     Durable,
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leasehold_servers::{PgBouncer, Postgres, PostgresVersion};
+use leasehold_servers::{Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion};
 
 fn is_running(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
@@ -66,4 +66,26 @@ fn a_server_that_cannot_start_says_why() {
     let error = Postgres::start(PostgresVersion::V15, &[("shared_buffers", "a lot")]).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("invalid value for parameter"), "{text}");
+}
+
+#[test]
+fn mysql_and_mariadb_survive_a_crash_with_their_data_and_their_ports() {
+    for (flavor, version) in [(MysqlFlavor::Mysql, "9."), (MysqlFlavor::Mariadb, "10.11.")] {
+        let server = Mysql::start(flavor, &[("max-connections", "77")]).unwrap();
+        assert!(server.query("SELECT version()").unwrap().unwrap().starts_with(version));
+        assert_eq!(server.query("SELECT @@max_connections").unwrap().as_deref(), Some("77"));
+        server.query("CREATE TABLE kept AS SELECT 7 AS n").unwrap();
+        let (url, first, data) = (server.url(), server.pid().unwrap(), server.data());
+
+        server.kill().unwrap();
+        assert!(!is_running(first));
+        assert!(server.query("SELECT 1").is_err());
+
+        server.restart().unwrap();
+        assert_eq!(server.query("SELECT n FROM kept").unwrap().as_deref(), Some("7"));
+        assert_eq!(server.url(), url);
+
+        drop(server);
+        assert!(!data.exists());
+    }
 }

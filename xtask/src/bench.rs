@@ -17,6 +17,10 @@ pub(crate) enum Backend {
     Worker,
     /// leasehold-sqlite
     Sqlite,
+    /// leasehold-mysql, on MySQL
+    Mysql,
+    /// leasehold-mysql, on MariaDB
+    Mariadb,
 }
 
 impl Backend {
@@ -26,6 +30,7 @@ impl Backend {
             Self::Postgres => "leasehold-postgres",
             Self::Worker => "leasehold-worker",
             Self::Sqlite => "leasehold-sqlite",
+            Self::Mysql | Self::Mariadb => "leasehold-mysql",
         }
     }
 
@@ -33,6 +38,12 @@ impl Backend {
     fn prepare(self) -> Outcome {
         match self {
             Self::Memory | Self::Sqlite => Ok(()),
+            Self::Mysql => step::step("MySQL 9", || {
+                leasehold_servers::mysql().map(drop).map_err(|error| servers::failure(&error))
+            }),
+            Self::Mariadb => step::step("MariaDB 10.11", || {
+                leasehold_servers::mariadb().map(drop).map_err(|error| servers::failure(&error))
+            }),
             Self::Postgres | Self::Worker => step::step("PostgreSQL 15", || {
                 leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))
             }),
@@ -44,6 +55,9 @@ impl Backend {
 pub(crate) fn run(backend: Backend, json: bool, more: &[String]) -> Outcome {
     backend.prepare()?;
     let mut command = cargo(["run", "--release", "--package", backend.package(), "--example", "bench", "--"]);
+    if matches!(backend, Backend::Mariadb) {
+        command.arg("mariadb");
+    }
     if json {
         command.arg("--json");
     }

@@ -10,11 +10,11 @@ use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{Dequeue, Job, JobId, QueueName, QueuePrefix, Queues};
+use leasehold_sql::{Turns, micros, readable};
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::positions::{Claim, Floors, Positions};
-use crate::row::{JobRow, JobSql, readable};
+use crate::row::{JobRow, JobSql};
 use crate::selection::Selection;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -26,8 +26,8 @@ const LOOKS: u32 = 20;
 /// For how long queues are believed to have limits: so often one claim costs two statements.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
-const TURNS: usize = 1024;
+/// How many sets of queues are remembered. More are hardly ever in use at once; those forgotten start again.
+const SETS: usize = 1024;
 
 /// So many jobs, ready or scheduled, are no longer few.
 const FEW: i32 = 16;
@@ -40,7 +40,7 @@ const SLOW: Duration = Duration::from_millis(2);
 pub(crate) struct Memory {
     positions: Positions,
     /// Which queue of each prefix was served last (D11).
-    turns: Mutex<HashMap<QueuePrefix, QueueName>>,
+    turns: Turns,
     /// Which sets of queues had one with limits, and until when that is believed.
     limits: Mutex<HashMap<u64, Instant>>,
     /// Queues in which there were only a few jobs.
@@ -56,7 +56,7 @@ impl Memory {
 
     fn have_limits(&self, names: &[QueueName]) {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if limits.len() >= TURNS {
+        if limits.len() >= SETS {
             limits.clear();
         }
         limits.insert(mark(names), Instant::now() + BELIEVED);
@@ -81,7 +81,7 @@ impl Memory {
         let is_quick = u128::from(claim.search_us.unsigned_abs()) < SLOW.as_micros();
         if is_quick && claim.candidates < i64::from(FEW) && claim.skipped.is_none() {
             let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
-            if small.len() >= TURNS {
+            if small.len() >= SETS {
                 small.clear();
             }
             small.insert(name.clone());
@@ -261,15 +261,10 @@ async fn dequeue_in_turns(
     prefix: &QueuePrefix,
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
-    let turns = || memory.turns.lock().unwrap_or_else(PoisonError::into_inner);
-    let last = turns().get(prefix).cloned();
+    let last = memory.turns.last(prefix);
     let jobs = dequeue_limited(conn, sql, request, last.as_ref().map_or("", |name| name.as_str())).await?;
     if let Some(job) = jobs.last() {
-        let mut turns = turns();
-        if turns.len() >= TURNS {
-            turns.clear();
-        }
-        turns.insert(prefix.clone(), job.queue.clone());
+        memory.turns.served(prefix, job.queue.clone());
     }
     Ok(jobs)
 }

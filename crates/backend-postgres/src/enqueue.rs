@@ -1,11 +1,11 @@
 //! Accepting jobs.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use diesel::sql_types::{BigInt, Bool};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::{Enqueued, Headers, JobId, NewJob, Schedule};
+use leasehold_core::{Enqueued, JobId, NewJob, Schedule};
+use leasehold_sql::{headers_json, micros};
 
 use crate::error::Failure;
 use crate::session::{Keyed, Session};
@@ -164,7 +164,7 @@ fn columns<'a>(jobs: &'a [NewJob], places: &[usize]) -> Vec<Param<'a>> {
         sent().map(|job| job.kind().as_str()).collect(),
         sent().map(NewJob::priority).collect(),
         sent().map(|job| job.payload().as_str()).collect(),
-        sent().map(|job| headers(job.headers())).collect(),
+        sent().map(|job| headers_json(job.headers())).collect(),
         sent().map(|job| job.max_attempts().map(|attempts| attempts.get() as i32)).collect(),
         sent().map(|job| delay_us(job.schedule())).collect(),
         sent().map(|job| at(job.schedule())).collect(),
@@ -178,20 +178,11 @@ fn values(job: &NewJob) -> Vec<Param<'_>> {
         job.kind().as_str().into(),
         job.priority().into(),
         job.payload().as_str().into(),
-        Param::Text(Some(headers(job.headers()))),
+        Param::Text(Some(headers_json(job.headers()))),
         job.max_attempts().map(|attempts| attempts.get() as i32).into(),
         delay_us(job.schedule()).into(),
         at(job.schedule()).into(),
     ]
-}
-
-/// Headers as JSON. Text and text make an object that can always be written.
-fn headers(headers: &Headers) -> Cow<'static, str> {
-    if headers.is_empty() {
-        return Cow::Borrowed("{}");
-    }
-    let object = headers.iter().map(|(name, value)| (name.to_owned(), value.into()));
-    Cow::Owned(serde_json::Value::Object(object.collect()).to_string())
 }
 
 /// The delay of a schedule, if it is one.
@@ -208,11 +199,6 @@ pub(crate) fn at(schedule: Schedule) -> Option<chrono::DateTime<chrono::Utc>> {
         Schedule::At(time) => Some(time.get()),
         Schedule::Now | Schedule::After(_) => None,
     }
-}
-
-/// A length of time as the statements take it. The limits of leasehold-core keep it within an i64.
-pub(crate) fn micros(length: impl Into<std::time::Duration>) -> i64 {
-    i64::try_from(length.into().as_micros()).unwrap_or(i64::MAX)
 }
 
 fn incomplete() -> Failure {

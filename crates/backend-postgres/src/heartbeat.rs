@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use diesel::sql_types::{BigInt, Bool, Nullable, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, time};
+use leasehold_sql::{StoredTime, micros};
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::row::Time;
 use crate::sql::Statements;

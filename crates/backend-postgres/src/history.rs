@@ -3,8 +3,8 @@
 use diesel::sql_types::{BigInt, Nullable, Text};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{FinalStatus, JobId, Prune, PruneAge, Redrive, Redriven};
+use leasehold_sql::micros;
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::selection::{Selection, ids};
 use crate::sql::Statements;

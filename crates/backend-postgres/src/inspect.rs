@@ -1,21 +1,20 @@
 //! Answers about jobs and queues. Nothing here changes anything.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{
-    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, JobState, Page, QueueName, QueueStats,
-    Queues, Receipt, ReceiptStatus, Record, StoreError,
+    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueStats, Queues, Receipt,
+    ReceiptStatus, Record, StoreError,
 };
+use leasehold_sql::{StoredTime, Tally, micros, page, readable, receipt_status};
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::history::statuses;
-use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, Time, readable};
-use crate::selection::{Selection, one_more, page};
+use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, Time};
+use crate::selection::{Selection, one_more};
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
 
@@ -121,13 +120,8 @@ pub(crate) async fn receipts(
         let Some(place) = usize::try_from(place - 1).ok().filter(|place| *place < worth.len()) else {
             continue;
         };
-        let epoch = receipts[place].epoch.get();
-        worth[place] = match (until, status.and_then(|status| status.parse().ok())) {
-            (Some(until), _) if live == Some(epoch) => ReceiptStatus::Held { until: until.or_epoch() },
-            (None, _) if live == Some(epoch) && epoch > 0 => ReceiptStatus::Requeued,
-            (_, Some(status)) if finished == Some(epoch) => ReceiptStatus::Finished { status },
-            _ => ReceiptStatus::Gone,
-        };
+        let until = until.map(Time::or_epoch);
+        worth[place] = receipt_status(&receipts[place], live, until, finished, status.as_deref());
     }
     Ok(worth)
 }
@@ -150,32 +144,13 @@ pub(crate) async fn stats(
     let params = vec![selection.names(), selection.from(), selection.to()];
     let rows: Vec<StatsRow> = Statement::<Row>::new(&sql.stats, params).rows(conn).await?;
     let now = rows.first().map(|row| row.5.or_epoch()).unwrap_or_default();
-    let mut stats: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-    if let Queues::Named(names) = queues {
-        stats.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone(), now)))); // Q3
+    let mut tally = Tally::new(queues, now);
+    for row in rows {
+        if let (Some(queue), Some(state), Some(attempts), Some(count), first, _) = row {
+            tally.add(&queue, &state, attempts.into(), count, first.and_then(Time::get));
+        }
     }
-    rows.into_iter().for_each(|row| count(&mut stats, row, now));
-    Ok(stats.into_values().collect())
+    Ok(tally.finish())
 }
 
 type StatsRow = (Option<String>, Option<String>, Option<i32>, Option<i64>, Option<Time>, Time);
-
-fn count(stats: &mut BTreeMap<QueueName, QueueStats>, row: StatsRow, now: DateTime<Utc>) {
-    let (Some(queue), Some(state), Some(attempts), Some(count), first, _) = row else {
-        return;
-    };
-    let Ok(queue) = QueueName::new(queue) else {
-        return;
-    };
-    let row = stats.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue, now));
-    let (count, attempts) = (count.unsigned_abs(), attempts.unsigned_abs());
-    let Ok(state) = state.parse::<JobState>() else {
-        row.dead_letters += count;
-        return;
-    };
-    *row.states.entry(state).or_default() += count; // Q1
-    *row.attempts.entry(attempts).or_default() += count; // Q2
-    if state == JobState::Ready {
-        row.oldest_ready_at = row.oldest_ready_at.into_iter().chain(first.and_then(Time::get)).min();
-    }
-}

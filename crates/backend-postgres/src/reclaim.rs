@@ -3,13 +3,11 @@
 use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::backend::stored;
-use leasehold_core::{
-    BatchSize, JobId, Kind, QueueName, ReclaimFate, Reclaimed, Result, StoreError, WorkerId,
-};
+use leasehold_core::{BatchSize, ReclaimFate, Reclaimed, Result, StoreError};
+use leasehold_sql::{StoredTime, readable, reclaimed};
 
 use crate::error::Failure;
-use crate::row::{Time, readable};
+use crate::row::Time;
 use crate::sql::Statements;
 use crate::statement::Statement;
 
@@ -38,18 +36,11 @@ struct ReclaimedRow {
 impl TryFrom<ReclaimedRow> for Reclaimed {
     type Error = StoreError;
     fn try_from(row: ReclaimedRow) -> Result<Self> {
-        let id = JobId::new(row.id);
-        let worker = row.locked_by.map(|worker| stored(WorkerId::new(worker), "locked_by", id));
-        Ok(Self {
-            id,
-            queue: stored(QueueName::new(row.queue_name), "queue_name", id)?,
-            kind: stored(Kind::new(row.kind), "kind", id)?,
-            attempts: row.attempts.unsigned_abs(),
-            worker: worker.transpose()?,
-            fate: match row.available_at {
-                Some(time) => ReclaimFate::Requeued { available_at: time.or_epoch() },
-                None => ReclaimFate::DeadLettered,
-            },
-        })
+        let fate = match row.available_at {
+            Some(time) => ReclaimFate::Requeued { available_at: time.or_epoch() },
+            None => ReclaimFate::DeadLettered,
+        };
+        let worker = row.locked_by.as_deref();
+        reclaimed(row.id, &row.queue_name, &row.kind, row.attempts.into(), worker, fate)
     }
 }

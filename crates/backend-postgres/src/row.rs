@@ -1,18 +1,11 @@
-//! What the tables hold, and the jobs that it means.
-//!
-//! Rows are read without judging them, so that one that nobody can understand spoils no other. [`readable`] keeps the
-//! rest.
+//! What the tables hold, as Postgres sends it.
 
 use chrono::{DateTime, Utc};
 use diesel::deserialize::{self, FromSql, FromSqlRow};
 use diesel::pg::{Pg, PgValue};
-use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Integer, Json as SqlJson, Nullable, Text, Timestamptz};
-use leasehold_core::backend::{stored, stored_json};
-use leasehold_core::{
-    Epoch, FinalStatus, FinishedJob, Headers, Job, JobId, Json, Kind, Lease, MaxAttempts, Outcome, QueueName,
-    Result, StoreError, UniqueKey, WorkerId,
-};
+use leasehold_core::{JobId, Result};
+use leasehold_sql::{StoredText, StoredTime};
 
 /// Microseconds from 1970 to 2000, where Postgres begins to count.
 const YEAR_2000: i64 = 946_684_800_000_000;
@@ -21,15 +14,9 @@ const YEAR_2000: i64 = 946_684_800_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromSqlRow)]
 pub(crate) struct Time(i64);
 
-impl Time {
-    /// The time, whole and within the calendar.
-    pub(crate) fn get(self) -> Option<DateTime<Utc>> {
+impl StoredTime for Time {
+    fn get(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_micros(self.0.checked_add(YEAR_2000)?)
-    }
-
-    /// The time of which it is known that the store has made it.
-    pub(crate) fn or_epoch(self) -> DateTime<Utc> {
-        self.get().unwrap_or(DateTime::UNIX_EPOCH)
     }
 }
 
@@ -46,6 +33,12 @@ pub(crate) struct Document(String);
 impl FromSql<SqlJson, Pg> for Document {
     fn from_sql(value: PgValue<'_>) -> deserialize::Result<Self> {
         Ok(Self(std::str::from_utf8(value.as_bytes())?.to_owned()))
+    }
+}
+
+impl StoredText for Document {
+    fn text(self, _: &str, _: JobId) -> Result<String> {
+        Ok(self.0)
     }
 }
 
@@ -71,60 +64,7 @@ pub(crate) type JobSql = (
 );
 
 /// A row of `job_queue`.
-#[derive(Debug, Queryable)]
-pub(crate) struct JobRow {
-    pub(crate) id: i64,
-    pub(crate) queue_name: String,
-    kind: String,
-    priority: i32,
-    unique_key: Option<String>,
-    payload: Document,
-    headers: Document,
-    attempts: i32,
-    max_attempts: i32,
-    available_at: Time,
-    lease_until: Option<Time>,
-    locked_by: Option<String>,
-    lease_epoch: i64,
-    first_leased_at: Option<Time>,
-    last_error: Option<Document>,
-    redrives: i32,
-    created_at: Time,
-    updated_at: Time,
-}
-
-impl TryFrom<JobRow> for Job {
-    type Error = StoreError;
-    fn try_from(row: JobRow) -> Result<Self> {
-        let id = JobId::new(row.id);
-        let lease = match (row.lease_until, row.locked_by) {
-            (Some(until), Some(worker)) => {
-                let worker = stored(WorkerId::new(worker), "locked_by", id)?;
-                Some(Lease { until: time(until, "lease_until", id)?, worker })
-            }
-            _ => None,
-        };
-        Ok(Self {
-            id,
-            queue: stored(QueueName::new(row.queue_name), "queue_name", id)?,
-            kind: stored(Kind::new(row.kind), "kind", id)?,
-            priority: row.priority,
-            unique_key: key(row.unique_key, id)?,
-            payload: stored_json(row.payload.0, "payload", id)?,
-            headers: headers(&row.headers, id)?,
-            attempts: count(row.attempts, "attempts", id)?,
-            max_attempts: max_attempts(row.max_attempts, id)?,
-            available_at: time(row.available_at, "available_at", id)?,
-            lease,
-            epoch: Epoch::new(row.lease_epoch),
-            first_leased_at: optional_time(row.first_leased_at, "first_leased_at", id)?,
-            last_error: optional_json(row.last_error, "last_error", id)?,
-            redrives: count(row.redrives, "redrives", id)?,
-            created_at: time(row.created_at, "created_at", id)?,
-            updated_at: time(row.updated_at, "updated_at", id)?,
-        })
-    }
-}
+pub(crate) type JobRow = leasehold_sql::JobRow<String, Document, i32, Time>;
 
 pub(crate) type FinishedSql = (
     BigInt,
@@ -148,101 +88,4 @@ pub(crate) type FinishedSql = (
 );
 
 /// A row of `job_history`.
-#[derive(Debug, Queryable)]
-pub(crate) struct FinishedRow {
-    pub(crate) id: i64,
-    queue_name: String,
-    kind: String,
-    priority: i32,
-    unique_key: Option<String>,
-    payload: Document,
-    headers: Document,
-    attempts: i32,
-    max_attempts: i32,
-    lease_epoch: i64,
-    status_final: String,
-    result: Option<Document>,
-    last_error: Option<Document>,
-    redrives: i32,
-    processed_by: Option<String>,
-    created_at: Time,
-    started_at: Option<Time>,
-    finished_at: Time,
-}
-
-impl TryFrom<FinishedRow> for FinishedJob {
-    type Error = StoreError;
-    fn try_from(row: FinishedRow) -> Result<Self> {
-        let id = JobId::new(row.id);
-        let status: FinalStatus = stored(row.status_final.parse(), "status_final", id)?;
-        let last_error = optional_json(row.last_error, "last_error", id)?;
-        let document = match status {
-            FinalStatus::DeadLetter => last_error.clone(),
-            FinalStatus::Completed | FinalStatus::Discarded => optional_json(row.result, "result", id)?,
-        };
-        let document = document
-            .ok_or_else(|| StoreError::corrupt(format!("job {id} is {status} without a document")))?;
-        let worker = row.processed_by.map(|worker| stored(WorkerId::new(worker), "processed_by", id));
-        Ok(Self {
-            id,
-            queue: stored(QueueName::new(row.queue_name), "queue_name", id)?,
-            kind: stored(Kind::new(row.kind), "kind", id)?,
-            priority: row.priority,
-            unique_key: key(row.unique_key, id)?,
-            payload: stored_json(row.payload.0, "payload", id)?,
-            headers: headers(&row.headers, id)?,
-            attempts: count(row.attempts, "attempts", id)?,
-            max_attempts: max_attempts(row.max_attempts, id)?,
-            epoch: Epoch::new(row.lease_epoch),
-            outcome: Outcome::new(status, document),
-            last_error,
-            redrives: count(row.redrives, "redrives", id)?,
-            processed_by: worker.transpose()?,
-            created_at: time(row.created_at, "created_at", id)?,
-            started_at: optional_time(row.started_at, "started_at", id)?,
-            finished_at: time(row.finished_at, "finished_at", id)?,
-        })
-    }
-}
-
-/// The rows that can be understood. The others are logged: they are for a person to look at, and block nothing.
-pub(crate) fn readable<R, T: TryFrom<R, Error = StoreError>>(rows: impl IntoIterator<Item = R>) -> Vec<T> {
-    rows.into_iter().filter_map(|row| readable_one(T::try_from(row))).collect()
-}
-
-/// One of those.
-pub(crate) fn readable_one<T>(decoded: Result<T>) -> Option<T> {
-    decoded.inspect_err(|error| tracing::error!(%error, "a stored row was passed over")).ok()
-}
-
-fn time(time: Time, column: &str, id: JobId) -> Result<DateTime<Utc>> {
-    time.get().ok_or_else(|| StoreError::corrupt(format!("{column} of job {id} is in no calendar")))
-}
-
-fn optional_time(value: Option<Time>, column: &str, id: JobId) -> Result<Option<DateTime<Utc>>> {
-    value.map(|value| time(value, column, id)).transpose()
-}
-
-fn optional_json(document: Option<Document>, column: &str, id: JobId) -> Result<Option<Json>> {
-    document.map(|document| stored_json(document.0, column, id)).transpose()
-}
-
-fn key(key: Option<String>, id: JobId) -> Result<Option<UniqueKey>> {
-    key.map(|key| stored(UniqueKey::new(key), "unique_key", id)).transpose()
-}
-
-fn headers(document: &Document, id: JobId) -> Result<Headers> {
-    if document.0 == "{}" {
-        return Ok(Headers::new());
-    }
-    serde_json::from_str(&document.0)
-        .map_err(|error| StoreError::corrupt(format!("headers of job {id}: {error}")))
-}
-
-fn count(count: i32, column: &str, id: JobId) -> Result<u32> {
-    u32::try_from(count).map_err(|_| StoreError::corrupt(format!("{column} of job {id} is negative")))
-}
-
-fn max_attempts(attempts: i32, id: JobId) -> Result<MaxAttempts> {
-    stored(MaxAttempts::new(count(attempts, "max_attempts", id)?), "max_attempts", id)
-}
+pub(crate) type FinishedRow = leasehold_sql::FinishedRow<String, Document, i32, Time>;

@@ -1,6 +1,7 @@
 //! The queues, ids and pages that a request asks for, as statements take them.
 
-use leasehold_core::{BatchSize, JobId, Page, QueueName, Queues};
+use leasehold_core::{BatchSize, JobId, QueueName, Queues};
+use leasehold_sql::beyond;
 
 use crate::statement::Param;
 
@@ -15,9 +16,7 @@ impl<'a> Selection<'a> {
         match queues {
             Queues::Named(names) => Self { names: Some(names), bounds: None },
             Queues::Matching(prefix) => {
-                // Names are printable ASCII: every one that begins with the prefix is smaller than this.
-                let end = format!("{}\u{7f}", prefix.as_str());
-                Self { names: None, bounds: Some((prefix.as_str(), end)) }
+                Self { names: None, bounds: Some((prefix.as_str(), beyond(prefix.as_str()))) }
             }
         }
     }
@@ -52,18 +51,4 @@ pub(crate) fn ids<'a>(ids: Option<&[JobId]>) -> Param<'a> {
 /// One more than a page has: to know whether there is another.
 pub(crate) fn one_more(limit: BatchSize) -> Param<'static> {
     (limit.get() as i32).saturating_add(1).into()
-}
-
-/// The page that `rows`, of which one too many was asked for, make. A row that cannot be understood takes its place, so
-/// that no page ends before its time.
-pub(crate) fn page<R, T>(
-    mut rows: Vec<R>,
-    limit: BatchSize,
-    id: impl Fn(&R) -> i64,
-    decode: impl Fn(Vec<R>) -> Vec<T>,
-) -> Page<T> {
-    let more = rows.len() > limit.as_usize();
-    rows.truncate(limit.as_usize());
-    let next = rows.last().filter(|_| more).map(|last| JobId::new(id(last)));
-    Page { items: decode(rows), next }
 }

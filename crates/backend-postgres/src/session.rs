@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Bool, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
+use leasehold_sql::StoredTime;
 
 use crate::error::Failure;
 use crate::row::Time;

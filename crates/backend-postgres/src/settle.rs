@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
+use leasehold_sql::micros;
 
-use crate::enqueue::micros;
 use crate::error::Failure;
 use crate::session::{Session, Told};
 use crate::sql::Statements;

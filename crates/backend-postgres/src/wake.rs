@@ -16,8 +16,9 @@ use deadpool::managed::Manager;
 use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::StreamExt;
-use leasehold_core::{NewJob, QueuePattern, Queues, Result, StoreError, Wakeups};
-use tokio::sync::{Notify, watch};
+use leasehold_core::{NewJob, Queues, Result, StoreError, Wakeups};
+use leasehold_sql::Subscribers;
+use tokio::sync::Notify;
 
 use crate::error::{Effect, Failure};
 use crate::schema::Schema;
@@ -49,7 +50,7 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::fr
 
 /// Who is to be woken, and how.
 pub(crate) struct Hub {
-    subscribers: Mutex<Vec<(Queues, watch::Sender<()>)>>,
+    subscribers: Subscribers,
     mode: WakeupMode,
     channel: String,
     /// Tells this store's own messages from those of others.
@@ -66,7 +67,7 @@ pub(crate) struct Hub {
 impl Hub {
     pub(crate) fn new(schema: &Schema, mode: WakeupMode) -> Arc<Self> {
         Arc::new(Self {
-            subscribers: Mutex::default(),
+            subscribers: Subscribers::default(),
             mode,
             channel: format!("leasehold_{:016x}", schema.number()),
             origin: format!("{:016x}", fastrand::u64(..)),
@@ -87,13 +88,7 @@ impl Hub {
         if self.mode == WakeupMode::Notify {
             self.listen(pool).await?;
         }
-        let (sender, receiver) = watch::channel(());
-        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-        subscribers.retain(|(_, sender)| !sender.is_closed());
-        subscribers.push((queues.clone(), sender));
-        Ok(Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
-            receiver.changed().await.ok().map(|()| ((), receiver))
-        })))
+        Ok(self.subscribers.subscribe(queues))
     }
 
     /// What to say together with these jobs: a message about the first job after a silence. It is the one that somebody who
@@ -131,7 +126,7 @@ impl Hub {
         if names.is_empty() {
             return;
         }
-        self.wake_here(names.iter().map(String::as_str));
+        self.subscribers.wake(names.iter().map(String::as_str));
         if self.mode == WakeupMode::Notify {
             self.unsent.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
             self.is_unsent.notify_one();
@@ -159,23 +154,14 @@ impl Hub {
 
     /// Tells those in this process.
     pub(crate) fn wake_here<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
-        let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-        for name in names {
-            let woken = subscribers.iter().filter(|(queues, _)| concerns(name, queues));
-            woken.for_each(|(_, sender)| sender.send_replace(()));
-        }
-    }
-
-    fn wake_all(&self) {
-        let subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-        subscribers.iter().for_each(|(_, sender)| sender.send_replace(()));
+        self.subscribers.wake(names);
     }
 
     /// Takes a message of another store.
     fn hear(&self, message: &str) {
         let mut lines = message.split('\n');
         if lines.next() != Some(&self.origin) {
-            self.wake_here(lines);
+            self.subscribers.wake(lines);
         }
     }
 
@@ -244,7 +230,7 @@ async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPg
             };
             match hub.open(&pool).await {
                 Ok(conn) => {
-                    hub.wake_all(); // What was said meanwhile was missed: everybody looks once.
+                    hub.subscribers.wake_all(); // What was said meanwhile was missed: everybody looks once.
                     if tries > 0 {
                         tracing::info!(tries, "the listener for wake-ups has a connection again");
                     }
@@ -277,20 +263,6 @@ async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
             Ok(Some(Err(_)) | None) => return,
             Err(_) => {}
         }
-    }
-}
-
-/// Whether a queue name, or a prefix with a star at its end, concerns somebody who looks at `queues` (W2).
-fn concerns(name: &str, queues: &Queues) -> bool {
-    match (name.parse(), queues) {
-        (Ok(QueuePattern::Exact(queue)), queues) => queues.contains(&queue),
-        (Ok(QueuePattern::Prefix(prefix)), Queues::Named(names)) => {
-            names.iter().any(|name| prefix.matches(name))
-        }
-        (Ok(QueuePattern::Prefix(prefix)), Queues::Matching(other)) => {
-            prefix.as_str().starts_with(other.as_str()) || other.as_str().starts_with(prefix.as_str())
-        }
-        (Err(_), _) => false,
     }
 }
 

@@ -1,1 +1,1 @@
-SELECT queue_name, rate_per_sec, rate_burst FROM {prefix}job_queue_limit
+SELECT queue_name, full_at, rate_per_sec, rate_burst FROM {prefix}job_queue_limit

@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::connect::{Connector, Place, Synchronous};
-use crate::dequeue::Turns;
 use crate::migrate;
-use crate::prefix::TablePrefix;
 use crate::readers::Readers;
 use crate::sql::Statements;
-use crate::wake::Hub;
 use crate::writer::Writer;
 use crate::{Shared, SqliteStore};
+use leasehold_sql::Subscribers as Hub;
+use leasehold_sql::TablePrefix;
+use leasehold_sql::Turns;
 
 /// The settings of a [`SqliteStore`]. What is not said is as [`SqliteStore::connect`] has it.
 #[derive(Debug, Clone)]

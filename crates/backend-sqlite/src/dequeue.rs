@@ -4,44 +4,22 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Double, Text};
 use leasehold_core::{
     Dequeue, EffectivePolicy, Job, LeaseFor, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, time,
 };
+use leasehold_sql::{Bucket, Rules, Stored, StoredTime, Turns, after, beyond, readable};
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::{JobRow, JobSql, Stored, readable, time_or_epoch};
-use crate::selection::{after, beyond};
+use crate::policy::rules;
+use crate::row::{JobRow, JobSql};
 use crate::session::Session;
 use crate::statement::Param;
 
-/// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
-const TURNS: usize = 1024;
-
 /// How many more queues are asked for than can be served: some may be paused or have reached their limits.
 const SPARE_QUEUES: usize = 16;
-
-/// Which queue of each prefix was served last (D11). Losing it costs a turn and no promise.
-#[derive(Default)]
-pub(crate) struct Turns(Mutex<HashMap<QueuePrefix, QueueName>>);
-
-impl Turns {
-    fn last(&self, prefix: &QueuePrefix) -> Option<QueueName> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).cloned()
-    }
-
-    fn served(&self, prefix: &QueuePrefix, queue: QueueName) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if turns.len() >= TURNS {
-            turns.clear();
-        }
-        turns.insert(prefix.clone(), queue);
-    }
-}
 
 /// A job that is to be leased.
 struct Pick {
@@ -64,7 +42,7 @@ pub(crate) fn dequeue(
     turns: &Turns,
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     let limit = request.limit.as_usize();
     let picks = match &request.queues {
         Queues::Named(names) => in_order(session, &mut rules, names, limit)?,
@@ -202,11 +180,13 @@ fn full_at(
 ) -> Result<Option<DateTime<Utc>>, Failure> {
     type Row = (BigInt, Double, BigInt);
     let sql = session.sql;
-    let bucket = session.row::<Row, (i64, f64, i64)>(&sql.bucket, vec![queue.as_str().into()])?;
-    let same = |(_, per_sec, burst): &(i64, f64, i64)| {
-        *per_sec == rate.per_sec() && *burst == i64::from(rate.burst())
-    };
-    Ok(bucket.filter(same).map(|(full_at, ..)| time_or_epoch(full_at)))
+    let row = session.row::<Row, (i64, f64, i64)>(&sql.bucket, vec![queue.as_str().into()])?;
+    let bucket = row.map(|(full_at, rate_per_sec, rate_burst)| Bucket {
+        full_at: full_at.or_epoch(),
+        rate_per_sec,
+        rate_burst,
+    });
+    Ok(bucket.and_then(|bucket| bucket.full_at(rate)))
 }
 
 /// The jobs of one queue that come first.

@@ -1,17 +1,16 @@
 //! Accepting jobs.
 
-use std::borrow::Cow;
-
 use diesel::sql_types::BigInt;
-use leasehold_core::{Enqueued, Headers, JobId, NewJob};
+use leasehold_core::{Enqueued, JobId, NewJob};
+use leasehold_sql::{Rules, headers_json};
 
 use crate::error::Failure;
-use crate::policy::Rules;
+use crate::policy::rules;
 use crate::session::Session;
 
 /// Accepts jobs, one after the other: within the transaction they are one step (E1, E2, E10).
 pub(crate) fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     jobs.iter().map(|job| enqueue_one(session, &mut rules, job)).collect()
 }
 
@@ -23,7 +22,7 @@ fn enqueue_one(session: &mut Session<'_>, rules: &mut Rules, job: &NewJob) -> Re
         i64::from(job.priority()).into(),
         job.unique_key().map(|key| key.as_str()).into(),
         job.payload().as_str().into(),
-        headers(job.headers()).into(),
+        headers_json(job.headers()).into(),
         max_attempts.get().into(),
         job.schedule().available_at(session.now).into(), // E8
         session.now.into(),
@@ -37,13 +36,4 @@ fn enqueue_one(session: &mut Session<'_>, rules: &mut Rules, job: &NewJob) -> Re
     let taken = session.row::<BigInt, i64>(&sql.taken, vec![job.queue().as_str().into(), key.into()])?;
     let id = taken.ok_or_else(|| Failure::Other("a unique key was taken by no job".into()))?;
     Ok(Enqueued { id: JobId::new(id), deduplicated: true }) // E3, E4
-}
-
-/// Headers as JSON. Text and text make an object that can always be written.
-fn headers(headers: &Headers) -> Cow<'static, str> {
-    if headers.is_empty() {
-        return Cow::Borrowed("{}");
-    }
-    let object = headers.iter().map(|(name, value)| (name.to_owned(), value.into()));
-    Cow::Owned(serde_json::Value::Object(object.collect()).to_string())
 }

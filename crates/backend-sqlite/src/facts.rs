@@ -3,21 +3,18 @@
 use chrono::{DateTime, Utc};
 use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Double, Nullable, Text};
-use leasehold_core::{
-    EffectivePolicy, Explanation, Job, JobId, NextAvailable, Outcome, QueueName, QueueOrder, QueueUsage,
-    Queues, RateLimit, Record, backend,
-};
+use leasehold_core::{Explanation, JobId, NextAvailable, QueueName, QueueUsage, Queues, Record, backend};
+use leasehold_sql::{Bucket, Facts, Stored, StoredTime, explain_finished};
 
 use crate::error::Failure;
 use crate::inspect;
-use crate::policy::Rules;
-use crate::row::{Stored, time_or_epoch};
+use crate::policy::rules;
 use crate::selection::Selection;
 use crate::session::Session;
 
 /// A row of `facts.sql`.
 #[derive(Queryable)]
-struct Facts {
+struct FactsRow {
     leased: i64,
     first_lease_until: Option<i64>,
     first_leased: Option<i64>,
@@ -37,12 +34,12 @@ pub(crate) fn next_available_at(
     session: &mut Session<'_>,
     queues: &Queues,
 ) -> Result<Option<NextAvailable>, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     let mut soonest = None;
     for queue in live(session, queues)? {
         let policy = rules.of(&queue);
         if !policy.paused {
-            let next = facts(session, &queue)?.next_look(policy, session.now);
+            let next = facts(session, &queue)?.next_look(policy);
             soonest = soonest.into_iter().chain(next).min();
         }
     }
@@ -62,11 +59,11 @@ fn live(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<QueueName>, Fa
 
 /// What the limits of one queue see.
 pub(crate) fn usage(session: &mut Session<'_>, queue: &QueueName) -> Result<QueueUsage, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     let facts = facts(session, queue)?;
     Ok(QueueUsage {
         leased: facts.leased.unsigned_abs(),
-        next_token_at: facts.next_token_at(rules.of(queue), session.now),
+        next_token_at: facts.next_token_at(rules.of(queue)),
     })
 }
 
@@ -74,69 +71,38 @@ pub(crate) fn usage(session: &mut Session<'_>, queue: &QueueName) -> Result<Queu
 pub(crate) fn explain(session: &mut Session<'_>, id: JobId) -> Result<Explanation, Failure> {
     let job = match inspect::get(session, id)? {
         None => return Ok(Explanation::Unknown),
-        Some(Record::Finished(job)) => {
-            return Ok(match job.outcome {
-                Outcome::DeadLetter { error } => Explanation::DeadLetter { at: job.finished_at, error },
-                outcome => Explanation::Finished { status: outcome.status(), at: job.finished_at },
-            });
-        }
+        Some(Record::Finished(job)) => return Ok(explain_finished(job)),
         Some(Record::Live(job)) => job,
     };
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     let policy = rules.of(&job.queue);
     if let Some(explanation) = backend::explain_alone(&job, policy, session.now) {
         return Ok(explanation);
     }
-    Ok(facts(session, &job.queue)?.explain(&job, policy, session.now))
+    Ok(facts(session, &job.queue)?.explain(&job, policy))
 }
 
-impl Facts {
-    /// The reasons that the other jobs of the queue give.
-    fn explain(&self, job: &Job, policy: &EffectivePolicy, now: DateTime<Utc>) -> Explanation {
-        let fifo = policy.order == QueueOrder::Fifo;
-        let before = self.first_leased.or(self.first).filter(|first| fifo && *first != job.id.get());
-        if let Some(first) = before {
-            return Explanation::WaitsBehind { job: JobId::new(first) };
+impl FactsRow {
+    fn at(self, now: DateTime<Utc>) -> Facts {
+        let rate = self.rate_per_sec.zip(self.rate_burst);
+        let bucket = self.full_at.zip(rate).map(|(full_at, (rate_per_sec, rate_burst))| Bucket {
+            full_at: full_at.or_epoch(),
+            rate_per_sec,
+            rate_burst,
+        });
+        Facts {
+            now,
+            leased: self.leased,
+            first_lease_until: self.first_lease_until.map(i64::or_epoch),
+            first_leased: self.first_leased,
+            has_exhausted: self.has_exhausted != 0,
+            first: self.first,
+            first_available_at: self.first_available_at.map(i64::or_epoch),
+            first_waits: self.first_waits == Some(1),
+            next_available_at: self.next_available_at.map(i64::or_epoch),
+            first_ready: self.first_ready,
+            bucket,
         }
-        if let Some(limit) = policy.concurrency_limit.filter(|limit| self.leased >= i64::from(limit.get())) {
-            return Explanation::ConcurrencyLimit { limit };
-        }
-        if let Some(until) = self.next_token_at(policy, now) {
-            return Explanation::RateLimit { until };
-        }
-        match self.first_ready.filter(|first| !fifo && *first != job.id.get()) {
-            Some(first) => Explanation::WaitsBehind { job: JobId::new(first) },
-            None => Explanation::Next,
-        }
-    }
-
-    /// This queue's part in `next_available_at`.
-    fn next_look(&self, policy: &EffectivePolicy, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let lease = self.first_lease_until.map(time_or_epoch);
-        let soonest = lease.into_iter().chain((self.has_exhausted != 0).then_some(now)).min();
-        let places = match policy.order {
-            QueueOrder::Fifo => 1,
-            QueueOrder::Priority => policy.concurrency_limit.map_or(u32::MAX, |limit| limit.get()),
-        };
-        if self.leased >= i64::from(places) {
-            return soonest;
-        }
-        let next = match policy.order {
-            QueueOrder::Fifo => self.first_available_at.filter(|_| self.first_waits == Some(1)),
-            QueueOrder::Priority => self.next_available_at,
-        };
-        let token = self.next_token_at(policy, now);
-        let next = next.map(time_or_epoch).map(|next| token.map_or(next, |token| next.max(token)));
-        soonest.into_iter().chain(next).min()
-    }
-
-    /// When the rate limit allows the next lease; `None` if one is allowed now. A changed rate starts with a full bucket.
-    fn next_token_at(&self, policy: &EffectivePolicy, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let rate: RateLimit = policy.rate?;
-        let same =
-            self.rate_per_sec == Some(rate.per_sec()) && self.rate_burst == Some(i64::from(rate.burst()));
-        let full_at = self.full_at.filter(|_| same).map(time_or_epoch);
-        (rate.tokens(full_at, now) == 0).then(|| rate.next_token_at(full_at, now))
     }
 }
 
@@ -156,6 +122,7 @@ fn facts(session: &mut Session<'_>, queue: &QueueName) -> Result<Facts, Failure>
         Nullable<BigInt>,
     );
     let sql = session.sql;
-    let facts = session.row::<Row, Facts>(&sql.facts, vec![queue.as_str().into(), session.now.into()])?;
-    facts.ok_or_else(|| Failure::Other("a statement that has one row had none".into()))
+    let row = session.row::<Row, FactsRow>(&sql.facts, vec![queue.as_str().into(), session.now.into()])?;
+    row.map(|row| row.at(session.now))
+        .ok_or_else(|| Failure::Other("a statement that has one row had none".into()))
 }

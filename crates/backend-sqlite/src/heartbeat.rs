@@ -2,10 +2,10 @@
 
 use diesel::sql_types::{BigInt, Text};
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, time};
+use leasehold_sql::{Rules, Stored, StoredTime};
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::{Stored, time_or_epoch};
+use crate::policy::rules;
 use crate::session::Session;
 
 /// Extends each lease that is still live (H5).
@@ -14,7 +14,7 @@ pub(crate) fn heartbeat(
     receipts: &[Receipt],
     extend: LeaseFor,
 ) -> Result<Vec<HeartbeatOutcome>, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     receipts.iter().map(|receipt| extend_one(session, &mut rules, receipt, extend)).collect()
 }
 
@@ -33,7 +33,7 @@ fn extend_one(
     }
     let until = time::later(session.now, length.get()); // H1
     let params = vec![id.into(), receipt.epoch.get().into(), until.into(), session.now.into()];
-    let extended = session.row::<BigInt, i64>(&sql.heartbeat, params)?.map(time_or_epoch);
+    let extended = session.row::<BigInt, i64>(&sql.heartbeat, params)?.map(i64::or_epoch);
     Ok(extended.map_or(HeartbeatOutcome::Lost, |until| HeartbeatOutcome::Extended {
         until,
         left: time::between(session.now, until),

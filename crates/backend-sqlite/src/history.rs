@@ -2,10 +2,10 @@
 
 use diesel::sql_types::{BigInt, Nullable, Text};
 use leasehold_core::{FinalStatus, JobId, Prune, PruneAge, QueueName, Queues, Redrive, Redriven, time};
+use leasehold_sql::Stored;
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::Stored;
+use crate::policy::rules;
 use crate::selection::{Selection, ids};
 use crate::session::Session;
 use crate::statement::Param;
@@ -71,7 +71,7 @@ fn redrive_one(session: &mut Session<'_>, id: i64, queue: &str, key: Option<&str
 
 /// Forgets finished jobs, queue by queue; says how many.
 pub(crate) fn prune(session: &mut Session<'_>, request: &Prune) -> Result<u64, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     let mut left = u64::from(request.limit.get());
     for queue in queues(session, &request.queues)? {
         let age = match request.age {

@@ -1,19 +1,18 @@
 //! Answers about jobs and queues. Nothing here changes anything.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Nullable, Text};
 use leasehold_core::{
-    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, JobState, Page, QueueName, QueueStats,
-    Queues, Receipt, ReceiptStatus, Record, time,
+    BatchSize, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueStats, Queues, Receipt,
+    ReceiptStatus, Record, time,
 };
+use leasehold_sql::{Stored, StoredTime, Tally, page, readable, receipt_status};
 
 use crate::error::Failure;
 use crate::history::statuses;
-use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql, Stored, readable, time_or_epoch};
-use crate::selection::{Selection, one_more, page, start};
+use crate::row::{FinishedRow, FinishedSql, JobRow, JobSql};
+use crate::selection::{Selection, one_more, start};
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -101,13 +100,8 @@ pub(crate) fn receipts(
         let Some(place) = usize::try_from(place).ok().filter(|place| *place < worth.len()) else {
             continue;
         };
-        let epoch = receipts[place].epoch.get();
-        worth[place] = match (until, status.and_then(|status| status.parse().ok())) {
-            (Some(until), _) if live == Some(epoch) => ReceiptStatus::Held { until: time_or_epoch(until) },
-            (None, _) if live == Some(epoch) && epoch > 0 => ReceiptStatus::Requeued,
-            (_, Some(status)) if finished == Some(epoch) => ReceiptStatus::Finished { status },
-            _ => ReceiptStatus::Gone,
-        };
+        let until = until.map(i64::or_epoch);
+        worth[place] = receipt_status(&receipts[place], live, until, finished, status.as_deref());
     }
     Ok(worth)
 }
@@ -119,31 +113,11 @@ pub(crate) fn stats(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<Qu
     let selection = Selection::of(queues);
     let params = vec![selection.names(), selection.from(), selection.to(), now.into()];
     let rows: Vec<StatsRow> = session.rows::<Row, _>(&sql.stats, params)?;
-    let mut stats: BTreeMap<QueueName, QueueStats> = BTreeMap::new();
-    if let Queues::Named(names) = queues {
-        stats.extend(names.iter().map(|name| (name.clone(), QueueStats::empty(name.clone(), now)))); // Q3
+    let mut tally = Tally::new(queues, now);
+    for (queue, state, attempts, count, first) in rows {
+        tally.add(&queue, &state, attempts, count, first.and_then(i64::get));
     }
-    rows.into_iter().for_each(|row| count(&mut stats, row, now));
-    Ok(stats.into_values().collect())
+    Ok(tally.finish())
 }
 
 type StatsRow = (Stored, Stored, i64, i64, Option<i64>);
-
-fn count(stats: &mut BTreeMap<QueueName, QueueStats>, row: StatsRow, now: DateTime<Utc>) {
-    let (queue, state, attempts, count, first) = row;
-    let Ok(queue) = QueueName::new(&*queue) else {
-        return;
-    };
-    let row = stats.entry(queue.clone()).or_insert_with(|| QueueStats::empty(queue, now));
-    let (count, attempts) = (count.unsigned_abs(), u32::try_from(attempts).unwrap_or_default());
-    let Ok(state) = state.parse::<JobState>() else {
-        row.dead_letters += count;
-        return;
-    };
-    *row.states.entry(state).or_default() += count; // Q1
-    *row.attempts.entry(attempts).or_default() += count; // Q2
-    if state == JobState::Ready {
-        row.oldest_ready_at =
-            row.oldest_ready_at.into_iter().chain(first.and_then(DateTime::from_timestamp_micros)).min();
-    }
-}

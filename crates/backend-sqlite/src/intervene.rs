@@ -2,10 +2,10 @@
 
 use diesel::sql_types::{BigInt, Text};
 use leasehold_core::{Intervention, JobId, Json, StoreError};
+use leasehold_sql::Stored;
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::Stored;
+use crate::policy::rules;
 use crate::session::Session;
 use crate::settle::{End, finish, lease_ended};
 
@@ -33,7 +33,7 @@ pub(crate) fn intervene(
 
 /// Ends the job (A2).
 fn discard(session: &mut Session<'_>, id: i64, queue: &str, reason: &Json) -> Result<(), Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     lease_ended(session, &mut rules, queue);
     let end = End { raise: true, ..End::discarded(Some(reason.as_str())) }; // A4
     finish(session, &mut rules, id, queue, &end)

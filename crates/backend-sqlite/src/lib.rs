@@ -48,7 +48,6 @@ mod inspect;
 mod intervene;
 mod migrate;
 mod policy;
-mod prefix;
 mod readers;
 mod reclaim;
 mod row;
@@ -59,7 +58,6 @@ mod sql;
 mod statement;
 mod task;
 mod tx;
-mod wake;
 mod writer;
 
 use std::fmt;
@@ -75,19 +73,18 @@ use leasehold_core::{
     QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record,
     Redrive, Redriven, Result, SettleOutcome, Store, StoreError, Verdict, Wakeups, backend,
 };
+use leasehold_sql::{Subscribers as Hub, Turns};
+pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::SqliteStoreBuilder;
 use crate::clock::Clock;
 pub use crate::connect::Synchronous;
 use crate::connect::{Connector, Place};
-use crate::dequeue::Turns;
 use crate::error::Failure;
-pub use crate::prefix::TablePrefix;
 use crate::readers::Readers;
 use crate::session::Session;
 use crate::sql::Statements;
-pub use crate::tx::{TxError, transaction};
-use crate::wake::Hub;
+pub use crate::tx::transaction;
 use crate::writer::Writer;
 
 /// A store in an SQLite database. Clones are handles on the same threads and connections.

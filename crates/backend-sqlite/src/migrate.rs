@@ -5,9 +5,9 @@ use diesel::sql_types::BigInt;
 use leasehold_core::StoreError;
 
 use crate::error::Failure;
-use crate::prefix::TablePrefix;
 use crate::session::Session;
 use crate::sql::put_in;
+use leasehold_sql::TablePrefix;
 
 /// Every migration, in order. One that was released is never changed.
 const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "queue", include_str!("../migrations/0001_queue.sql"))];

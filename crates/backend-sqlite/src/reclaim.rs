@@ -2,14 +2,12 @@
 
 use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Nullable, Text};
-use leasehold_core::backend::{attempts_exhausted, lease_expired, stored};
-use leasehold_core::{
-    BatchSize, JobId, Kind, OnExpiry, QueueName, ReclaimFate, Reclaimed, Result, WorkerId, time,
-};
+use leasehold_core::backend::{attempts_exhausted, lease_expired};
+use leasehold_core::{BatchSize, OnExpiry, ReclaimFate, Reclaimed, Result, time};
+use leasehold_sql::{Rules, Stored, readable_one, reclaimed};
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::{Stored, readable_one};
+use crate::policy::rules;
 use crate::session::Session;
 use crate::settle::{End, Requeue, finish, lease_ended, requeue};
 
@@ -31,13 +29,13 @@ pub(crate) fn reclaim(session: &mut Session<'_>, limit: BatchSize) -> Result<Vec
     type Row = (BigInt, Text, Text, BigInt, BigInt, Nullable<Text>, BigInt);
     let sql = session.sql;
     let due: Vec<Due> = session.rows::<Row, _>(&sql.due, vec![session.now.into(), limit.get().into()])?;
-    let mut rules = Rules::read(session)?;
-    let mut reclaimed = Vec::with_capacity(due.len());
+    let mut rules = rules(session)?;
+    let mut answer = Vec::with_capacity(due.len());
     for job in due {
         let fate = reclaim_one(session, &mut rules, &job)?;
-        reclaimed.extend(readable_one(job.told(fate))); // R9
+        answer.extend(readable_one(job.told(fate))); // R9
     }
-    Ok(reclaimed)
+    Ok(answer)
 }
 
 fn reclaim_one(session: &mut Session<'_>, rules: &mut Rules, job: &Due) -> Result<ReclaimFate, Failure> {
@@ -68,15 +66,6 @@ fn reclaim_one(session: &mut Session<'_>, rules: &mut Rules, job: &Due) -> Resul
 
 impl Due {
     fn told(self, fate: ReclaimFate) -> Result<Reclaimed> {
-        let id = JobId::new(self.id);
-        let worker = self.worker.map(|worker| stored(WorkerId::new(&*worker), "locked_by", id));
-        Ok(Reclaimed {
-            id,
-            queue: stored(QueueName::new(&*self.queue), "queue_name", id)?,
-            kind: stored(Kind::new(&*self.kind), "kind", id)?,
-            attempts: u32::try_from(self.attempts).unwrap_or_default(),
-            worker: worker.transpose()?,
-            fate,
-        })
+        reclaimed(self.id, &self.queue, &self.kind, self.attempts, self.worker.as_deref(), fate)
     }
 }

@@ -1,6 +1,7 @@
 //! The queues, ids and pages that a request asks for, as statements take them.
 
-use leasehold_core::{BatchSize, Direction, JobId, Page, QueueName, Queues};
+use leasehold_core::{BatchSize, Direction, JobId, QueueName, Queues};
+use leasehold_sql::beyond;
 
 use crate::statement::Param;
 
@@ -39,16 +40,6 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// What is larger than every name that begins with the prefix: names are printable ASCII.
-pub(crate) fn beyond(prefix: &str) -> String {
-    format!("{prefix}\u{7f}")
-}
-
-/// What is larger than this name and no larger than the next one.
-pub(crate) fn after(name: &str) -> String {
-    format!("{name}\u{1}")
-}
-
 /// Ids as a statement takes them: null for any.
 pub(crate) fn ids<'a>(ids: Option<&[JobId]>) -> Param<'a> {
     match ids {
@@ -69,18 +60,4 @@ pub(crate) fn start(after: Option<JobId>, direction: Direction) -> Param<'static
 /// One more than a page has: to know whether there is another.
 pub(crate) fn one_more(limit: BatchSize) -> Param<'static> {
     limit.get().saturating_add(1).into()
-}
-
-/// The page that `rows`, of which one too many was asked for, make. A row that cannot be understood takes its place, so
-/// that no page ends before its time.
-pub(crate) fn page<R, T>(
-    mut rows: Vec<R>,
-    limit: BatchSize,
-    id: impl Fn(&R) -> i64,
-    decode: impl Fn(Vec<R>) -> Vec<T>,
-) -> Page<T> {
-    let more = rows.len() > limit.as_usize();
-    rows.truncate(limit.as_usize());
-    let next = rows.last().filter(|_| more).map(|last| JobId::new(id(last)));
-    Page { items: decode(rows), next }
 }

@@ -6,10 +6,10 @@ use diesel::sql_types::{BigInt, Text};
 use leasehold_core::{
     Fate, FinalStatus, Json, QueueOrder, Receipt, RetryAfter, SettleOutcome, Verdict, backend, time,
 };
+use leasehold_sql::{Rules, Stored};
 
 use crate::error::Failure;
-use crate::policy::Rules;
-use crate::row::Stored;
+use crate::policy::rules;
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -18,7 +18,7 @@ pub(crate) fn settle(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
 ) -> Result<Vec<SettleOutcome>, Failure> {
-    let mut rules = Rules::read(session)?;
+    let mut rules = rules(session)?;
     if items.len() > 1 && items.iter().all(|(_, verdict)| matches!(verdict, Verdict::Done(_))) {
         return settle_done(session, &mut rules, items);
     }

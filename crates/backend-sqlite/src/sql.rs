@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use leasehold_core::{Direction, Queues};
 
-use crate::prefix::TablePrefix;
+use leasehold_sql::TablePrefix;
 
 macro_rules! statements {
     ($($name:ident),+ $(,)?) => {

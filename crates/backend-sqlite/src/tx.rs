@@ -3,7 +3,6 @@
 //! The user opens, owns and commits the transaction; here it is only spoken on. An expected outcome is an answer, and one
 //! that fails leaves nothing of itself, so that the transaction can go on.
 
-mod error;
 pub(crate) mod lock;
 
 use async_trait::async_trait;
@@ -17,7 +16,6 @@ use leasehold_core::{
 use crate::connect::Place;
 use crate::error::Failure;
 use crate::session::Session;
-pub use crate::tx::error::TxError;
 use crate::{Shared, SqliteStore, enqueue, settle};
 
 /// Runs `work` in a transaction on `conn`: committed if it succeeds, rolled back if it fails or if the future is dropped.

@@ -19,7 +19,7 @@ use crate::sql::Statements;
 use crate::statement::Statement;
 use crate::task::{End, Task, task};
 use crate::tx::lock;
-use crate::wake::Hub;
+use leasehold_sql::Subscribers as Hub;
 
 /// A group of operations is committed when it has so many, or has taken so long.
 const GROUP: usize = 256;

@@ -11,6 +11,7 @@ const SCHEMES: &[(&[&str], &str, bool)] = &[
     (&["memory"], "memory", cfg!(feature = "memory")),
     (&["sqlite"], "sqlite", cfg!(feature = "sqlite")),
     (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
+    (&["mysql", "mariadb"], "mysql", cfg!(feature = "mysql")),
 ];
 
 /// Why there is no store. Shown by `{:?}`, as by a `main` that returns it, it is the same words with all their causes.
@@ -68,6 +69,7 @@ fn advice(error: &StoreError) -> &'static str {
 /// | `memory:` | `memory` | jobs that die with the process |
 /// | `sqlite://jobs.db`, `sqlite::memory:` | `sqlite` | a file, with SQLite built in: nothing to install |
 /// | `postgres://user@host/database` | `postgres` | Postgres 13 and newer, in the schema `leasehold` |
+/// | `mysql://user@host/database`, `mariadb://…` | `mysql` | MySQL 8.0.16 and newer, MariaDB 10.6 and newer |
 ///
 /// For settings, and for transactions, make the store of the backend itself: `leasehold::postgres::PgStore`, for example. It
 /// coerces to the same `Arc<dyn Store>`.
@@ -111,6 +113,12 @@ async fn open(feature: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
         #[cfg(feature = "postgres")]
         "postgres" => {
             let store = leasehold_postgres::PgStore::connect(url).await?;
+            store.migrate().await?;
+            Ok(Arc::new(store))
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" => {
+            let store = leasehold_mysql::MysqlStore::connect(url).await?;
             store.migrate().await?;
             Ok(Arc::new(store))
         }
@@ -158,5 +166,15 @@ mod tests {
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("secret"), "{shown}");
         assert!(shown.contains("is the server running"), "{shown}");
+    }
+
+    #[cfg(feature = "mysql")]
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_password_of_mysql_is_not_repeated() {
+        for url in ["mysql://ada:secret@localhost:1/jobs", "mariadb://ada:secret@localhost"] {
+            let error = connect(url).await.unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("secret"), "{shown}");
+        }
     }
 }

@@ -171,6 +171,7 @@
 //! | memory | `memory` | nothing | with its own values | no |
 //! | SQLite | `sqlite` | everything that the file does | diesel's `SqliteConnection` | on one machine |
 //! | Postgres | `postgres` | everything that Postgres does | diesel-async; sqlx and tokio-postgres by `postgres-sqlx`, `postgres-tokio` | yes |
+//! | MySQL, MariaDB | `mysql` | everything that the server does | diesel-async | yes |
 //!
 //! Take the database that your business data is in: that is what makes settling in one transaction possible. Your own
 //! backend is a [`Store`] that passes the suite of the crate `leasehold-conformance`.
@@ -182,6 +183,8 @@ pub use leasehold_core::*;
 pub use leasehold_macros::JobKind;
 #[cfg(feature = "memory")]
 pub use leasehold_memory as memory;
+#[cfg(feature = "mysql")]
+pub use leasehold_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
 #[cfg(feature = "sqlite")]

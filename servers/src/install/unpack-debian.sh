@@ -31,10 +31,12 @@ cd "$directory"
 rm -rf "$apt"
 
 # A program starts with the loader that it names, and that one is of this machine; so the loader is started instead.
-loader=$(cd "$root" && find usr/lib -name 'ld-linux*' | head -n 1)
+loader=$(cd "$root" && find usr/lib lib -name 'ld-linux*' 2>/dev/null | head -n 1)
+libraries=${loader%/*}
+libraries=${libraries##*/}
 cat >"bin/${program##*/}" <<SCRIPT
 #!/bin/sh
 root=\${0%/*}/../root
-exec "\$root/$loader" --library-path "\$root/${loader%/*}" "\$root/$program" "\$@"
+exec "\$root/$loader" --library-path "\$root/usr/lib/$libraries:\$root/lib/$libraries" "\$root/$program" "\$@"
 SCRIPT
 chmod +x "bin/${program##*/}"

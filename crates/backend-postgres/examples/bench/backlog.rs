@@ -1,8 +1,8 @@
 //! Whether the length of the queue costs anything.
 
+use crate::Rates;
 use crate::drain::drain;
 use crate::ground::Ground;
-use crate::measure::Rates;
 use crate::{Bench, Result};
 
 /// Drains the front of a long queue, and as the limit that of a short one.

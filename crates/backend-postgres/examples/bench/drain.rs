@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use leasehold_core::{Archive, QueuePattern, QueuePolicy, Store};
 
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::{BATCH, lane, rate, request};
-use crate::measure::Rates;
 use crate::pgbench::Script;
 use crate::{Bench, Result};
 

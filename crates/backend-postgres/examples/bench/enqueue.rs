@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use leasehold_core::Store;
 
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::{job, rate};
-use crate::measure::Rates;
 use crate::pgbench::Script;
 use crate::{Bench, Result};
 

@@ -12,24 +12,21 @@ mod backlog;
 mod drain;
 mod enqueue;
 mod ground;
-mod load;
 mod measure;
 mod options;
 mod pgbench;
 mod server;
 mod snapshot;
-mod table;
 mod tx_settle;
 
 use std::time::Duration;
 
-use crate::measure::{Measure, Rates};
+pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
+use leasehold_bench::{Measured, table};
+
+use crate::measure::Measure;
 use crate::options::Options;
 use crate::server::Server;
-
-/// Whatever goes wrong ends the run: a number that was measured while something was wrong is no number.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Result<T = ()> = std::result::Result<T, Failure>;
 
 /// What every measure is given.
 struct Bench {

@@ -2,15 +2,9 @@
 
 use std::str::FromStr;
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, snapshot, tx_settle};
+use leasehold_bench::{Measured, Rates};
 
-/// Jobs per second.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) ours: f64,
-    /// The same work as bare SQL, or ours without what is to cost nothing.
-    pub(crate) limit: f64,
-}
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, snapshot, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -34,7 +28,22 @@ impl Measure {
         Self::TxSettle,
     ];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Measures it once, ours first.
+    pub(crate) async fn round(self, bench: &Bench) -> Result<Rates> {
+        match self {
+            Self::EnqueueSingle => enqueue::single(bench).await,
+            Self::EnqueueBatch => enqueue::batch(bench).await,
+            Self::Drain => drain::with_history(bench).await,
+            Self::DrainDeadOnly => drain::dead_only(bench).await,
+            Self::Backlog => backlog::round(bench).await,
+            Self::Snapshot => snapshot::round(bench).await,
+            Self::TxSettle => tx_settle::round(bench).await,
+        }
+    }
+}
+
+impl Measured for Measure {
+    fn name(self) -> &'static str {
         match self {
             Self::EnqueueSingle => "enqueue_single",
             Self::EnqueueBatch => "enqueue_batch",
@@ -46,26 +55,12 @@ impl Measure {
         }
     }
 
-    /// The ratio that this project asks of itself.
-    pub(crate) fn bar(self) -> f64 {
+    fn bar(self) -> f64 {
         match self {
             Self::EnqueueSingle | Self::EnqueueBatch => 0.6,
             Self::Drain | Self::DrainDeadOnly => 0.8,
             Self::Backlog | Self::Snapshot => 0.9,
             Self::TxSettle => 0.7,
-        }
-    }
-
-    /// Measures it once, ours first.
-    pub(crate) async fn round(self, bench: &Bench) -> Result<Rates> {
-        match self {
-            Self::EnqueueSingle => enqueue::single(bench).await,
-            Self::EnqueueBatch => enqueue::batch(bench).await,
-            Self::Drain => drain::with_history(bench).await,
-            Self::DrainDeadOnly => drain::dead_only(bench).await,
-            Self::Backlog => backlog::round(bench).await,
-            Self::Snapshot => snapshot::round(bench).await,
-            Self::TxSettle => tx_settle::round(bench).await,
         }
     }
 }

@@ -11,9 +11,9 @@ use leasehold_postgres::PgStore;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::{BATCH, job, lane, rate, request};
-use crate::measure::Rates;
 use crate::{Bench, Result};
 
 const QUEUES: [&str; 4] = ["bench:a", "bench:b", "bench:c", "bench:d"];

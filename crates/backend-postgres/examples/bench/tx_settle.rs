@@ -8,9 +8,9 @@ use leasehold_core::{Dequeue, Json, Receipt, Settled, Store, TxStore};
 use leasehold_postgres::PgStore;
 use tokio::task::JoinSet;
 
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::rate;
-use crate::measure::Rates;
 use crate::pgbench::Script;
 use crate::{Bench, Failure, Result};
 

@@ -1,10 +1,10 @@
 //! Whether the length of the queue costs anything.
 
+use crate::Options;
+use crate::Rates;
 use crate::Result;
 use crate::drain::drain;
 use crate::ground::Ground;
-use crate::measure::Rates;
-use crate::options::Options;
 
 /// Drains the front of a long queue, and as the limit that of a short one.
 pub(crate) async fn round(options: &Options) -> Result<Rates> {

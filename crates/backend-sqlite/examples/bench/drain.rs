@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
+use crate::Options;
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::{lane, rate, request};
-use crate::measure::Rates;
-use crate::options::Options;
 use crate::{Result, bare};
 
 pub(crate) async fn round(options: &Options) -> Result<Rates> {

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use leasehold_core::Store;
 
+use crate::Options;
+use crate::Rates;
 use crate::ground::Ground;
 use crate::load::{job, rate};
-use crate::measure::Rates;
-use crate::options::Options;
 use crate::{Result, bare};
 
 /// One job at a time by ten tasks.

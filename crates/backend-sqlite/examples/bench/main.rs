@@ -12,21 +12,19 @@ mod bare;
 mod drain;
 mod enqueue;
 mod ground;
-mod load;
 mod measure;
-mod options;
-mod table;
 mod tx_settle;
 
-use crate::measure::{Measure, Rates};
-use crate::options::Options;
+pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
+use leasehold_bench::{Measured, table};
 
-/// Whatever goes wrong ends the run: a number that was measured while something was wrong is no number.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Result<T = ()> = std::result::Result<T, Failure>;
+use crate::measure::Measure;
+
+/// What the command line says.
+pub(crate) type Options = leasehold_bench::options::Options<Measure>;
 
 fn main() -> Result {
-    let options = Options::parse(std::env::args().skip(1))?;
+    let options = Options::parse(std::env::args().skip(1), &Measure::ALL)?;
     let rounds = tokio::runtime::Runtime::new()?.block_on(rounds(&options))?;
     table::print(&rounds, options.json);
     Ok(())

@@ -2,16 +2,10 @@
 
 use std::str::FromStr;
 
-use crate::options::Options;
-use crate::{Failure, Result, backlog, drain, enqueue, tx_settle};
+use crate::Options;
+use leasehold_bench::{Measured, Rates};
 
-/// Jobs per second.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) ours: f64,
-    /// The same work on a bare connection, or ours without what is to cost nothing.
-    pub(crate) limit: f64,
-}
+use crate::{Failure, Result, backlog, drain, enqueue, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -26,7 +20,20 @@ impl Measure {
     pub(crate) const ALL: [Self; 5] =
         [Self::EnqueueSingle, Self::EnqueueBatch, Self::Drain, Self::Backlog, Self::TxSettle];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Measures it once, ours first.
+    pub(crate) async fn round(self, options: &Options) -> Result<Rates> {
+        match self {
+            Self::EnqueueSingle => enqueue::single(options).await,
+            Self::EnqueueBatch => enqueue::batch(options).await,
+            Self::Drain => drain::round(options).await,
+            Self::Backlog => backlog::round(options).await,
+            Self::TxSettle => tx_settle::round(options).await,
+        }
+    }
+}
+
+impl Measured for Measure {
+    fn name(self) -> &'static str {
         match self {
             Self::EnqueueSingle => "enqueue_single",
             Self::EnqueueBatch => "enqueue_batch",
@@ -36,25 +43,13 @@ impl Measure {
         }
     }
 
-    /// The ratio that this project asks of itself.
-    pub(crate) fn bar(self) -> f64 {
+    fn bar(self) -> f64 {
         match self {
             Self::EnqueueSingle => 1.0,
             Self::EnqueueBatch => 0.6,
             Self::Drain => 0.8,
             Self::Backlog => 0.9,
             Self::TxSettle => 0.7,
-        }
-    }
-
-    /// Measures it once, ours first.
-    pub(crate) async fn round(self, options: &Options) -> Result<Rates> {
-        match self {
-            Self::EnqueueSingle => enqueue::single(options).await,
-            Self::EnqueueBatch => enqueue::batch(options).await,
-            Self::Drain => drain::round(options).await,
-            Self::Backlog => backlog::round(options).await,
-            Self::TxSettle => tx_settle::round(options).await,
         }
     }
 }

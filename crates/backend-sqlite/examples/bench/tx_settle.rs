@@ -7,11 +7,11 @@ use diesel::{RunQueryDsl, SqliteConnection, sql_query};
 use leasehold_core::{Dequeue, Json, Receipt, Settled, Store, TxStore};
 use leasehold_sqlite::{SqliteStore, transaction};
 
+use crate::Options;
+use crate::Rates;
 use crate::bare::{self, Cached};
 use crate::ground::Ground;
 use crate::load::rate;
-use crate::measure::Rates;
-use crate::options::Options;
 use crate::{Failure, Result};
 
 const WRITE: &str = include_str!("sql/write.sql");

@@ -7,11 +7,12 @@ use deadpool::managed::{PoolError, TimeoutType};
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::StoreError;
+use leasehold_sql::pool::Checks;
 
 use super::ask;
 use super::server::Server;
 use crate::connect::Connector;
-use crate::connect::pool::{Checks, pool, pool_with};
+use crate::connect::pool::{CHECKS, pool, pool_with};
 
 const WAIT: Duration = Duration::from_secs(10);
 const PID: &str = "pg_backend_pid()::text";
@@ -48,7 +49,7 @@ async fn a_connection_is_used_again() {
     let pool = pool(&Connector::parse(&server.url("")).unwrap(), 2, WAIT).unwrap();
     let first = fill(&pool, 1).await;
     assert_eq!(fill(&pool, 1).await, first);
-    let checked = pool_of(&server, 2, Checks { idle: Duration::ZERO, answer: WAIT });
+    let checked = pool_of(&server, 2, Checks { idle: Duration::ZERO, answer: WAIT, ..CHECKS });
     let first = fill(&checked, 1).await;
     assert_eq!(fill(&checked, 1).await, first, "an answered ping keeps the connection");
 }
@@ -56,7 +57,7 @@ async fn a_connection_is_used_again() {
 #[tokio::test]
 async fn a_connection_that_died_idle_is_replaced() {
     let server = Server::encrypted().await;
-    let pool = pool_of(&server, 1, Checks { idle: Duration::ZERO, answer: WAIT });
+    let pool = pool_of(&server, 1, Checks { idle: Duration::ZERO, answer: WAIT, ..CHECKS });
     let first = fill(&pool, 1).await;
     terminate(&server, &first[0]).await;
     assert_ne!(fill(&pool, 1).await, first);
@@ -65,7 +66,7 @@ async fn a_connection_that_died_idle_is_replaced() {
 #[tokio::test]
 async fn a_connection_that_was_just_used_is_not_pinged() {
     let server = Server::encrypted().await;
-    let pool = pool_of(&server, 1, Checks { idle: Duration::MAX, answer: Duration::ZERO });
+    let pool = pool_of(&server, 1, Checks { idle: Duration::MAX, answer: Duration::ZERO, ..CHECKS });
     let first = fill(&pool, 1).await;
     signal("-STOP", &first[0]);
     let got = tokio::time::timeout(WAIT, pool.get()).await;
@@ -77,7 +78,7 @@ async fn a_connection_that_was_just_used_is_not_pinged() {
 async fn silent_connections_are_given_up_together() {
     let server = Server::encrypted().await;
     let answer = Duration::from_secs(2);
-    let pool = pool_of(&server, 4, Checks { idle: Duration::ZERO, answer });
+    let pool = pool_of(&server, 4, Checks { idle: Duration::ZERO, answer, ..CHECKS });
     let silent = fill(&pool, 4).await;
     silent.iter().for_each(|pid| signal("-STOP", pid));
     let start = Instant::now();

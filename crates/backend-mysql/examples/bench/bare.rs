@@ -1,0 +1,94 @@
+//! The same work through the bare driver: prepared statements in a loop of `START TRANSACTION` and `COMMIT`. It keeps none of the
+//! promises: it knows no policies, no receipts, no priorities and no other queues.
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts, OptsBuilder, Value};
+
+use crate::Result;
+use crate::load::{BATCH, payload};
+
+const CLAIM: &str = include_str!("sql/claim.sql");
+const LEASE: &str = include_str!("sql/lease.sql");
+const ARCHIVE: &str = include_str!("sql/archive.sql");
+const REMOVE: &str = "DELETE FROM job_queue WHERE id IN ({list})";
+const ENQUEUE: &str = include_str!("sql/enqueue.sql");
+const ROW: &str = "('bench', 'bench', 0, ?, '{}', 5, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))";
+/// Rows of a statement.
+const ROWS: usize = 500;
+
+/// A connection as the store's are.
+pub(crate) async fn connect(url: &str) -> Result<Conn> {
+    let opts = Opts::from_url(&url.replacen("mariadb:", "mysql:", 1))?;
+    let opts = OptsBuilder::from_opts(opts).prefer_socket(false).tcp_nodelay(true);
+    let init = vec!["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"];
+    Ok(Conn::new(opts.init(init)).await?)
+}
+
+/// So many of them.
+pub(crate) async fn clients(url: &str, count: usize) -> Result<Vec<Conn>> {
+    futures_util::future::try_join_all((0..count).map(|_| connect(url))).await
+}
+
+/// Enqueues so many jobs at a time, so often.
+pub(crate) async fn enqueue(mut conn: Conn, jobs: usize, runs: usize) -> Result {
+    let payload = payload();
+    for _ in 0..runs {
+        if jobs > ROWS {
+            conn.query_drop("START TRANSACTION").await?;
+        }
+        for rows in (0..jobs).collect::<Vec<_>>().chunks(ROWS) {
+            let text = listed(ENQUEUE, ROW, rows.len());
+            let params: Vec<Value> = rows.iter().map(|_| Value::from(payload.as_str())).collect();
+            conn.exec_drop(text, params).await?;
+        }
+        if jobs > ROWS {
+            conn.query_drop("COMMIT").await?;
+        }
+    }
+    Ok(())
+}
+
+/// Leases so many jobs.
+pub(crate) async fn claim(conn: &mut Conn, limit: usize) -> Result<Vec<i64>> {
+    conn.query_drop("START TRANSACTION").await?;
+    let rows: Vec<(i64, String)> = conn.exec(CLAIM, (limit,)).await?;
+    if rows.iter().any(|(_, payload)| payload.is_empty()) {
+        return Err("a claim brought a job without a payload".into());
+    }
+    let ids: Vec<i64> = rows.into_iter().map(|(id, _)| id).collect();
+    if !ids.is_empty() {
+        conn.exec_drop(listed(LEASE, "?", ids.len()), values(&ids)).await?;
+    }
+    conn.query_drop("COMMIT").await?;
+    Ok(ids)
+}
+
+/// Moves jobs to the history, within a transaction.
+pub(crate) async fn settle(conn: &mut Conn, ids: &[i64]) -> Result {
+    conn.exec_drop(listed(ARCHIVE, "?", ids.len()), values(ids)).await?;
+    conn.exec_drop(listed(REMOVE, "?", ids.len()), values(ids)).await?;
+    Ok(())
+}
+
+/// Claims and settles batches until nothing is left.
+pub(crate) async fn drain(mut conn: Conn) -> Result<usize> {
+    let mut sum = 0;
+    loop {
+        let ids = claim(&mut conn, BATCH).await?;
+        if ids.is_empty() {
+            return Ok(sum);
+        }
+        conn.query_drop("START TRANSACTION").await?;
+        settle(&mut conn, &ids).await?;
+        conn.query_drop("COMMIT").await?;
+        sum += ids.len();
+    }
+}
+
+fn listed(text: &str, item: &str, count: usize) -> String {
+    text.replace("{list}", &vec![item; count].join(","))
+}
+
+fn values(ids: &[i64]) -> Vec<Value> {
+    ids.iter().map(|id| Value::from(*id)).collect()
+}

@@ -1,0 +1,86 @@
+//! How fast the store is, beside what the same statements can do through the bare driver.
+//!
+//! `cargo xtask bench mysql [--json] [--quick] [--only NAME] [--rounds N] [--lanes N]`, the same with `mariadb`, and
+//! `cargo xtask bench mysql --storm [SECONDS]`.
+//!
+//! It starts a private server with default durability, or takes the one that `LEASEHOLD_BENCH_MYSQL_URL` or
+//! `LEASEHOLD_BENCH_MARIADB_URL` names. Each round measures everything once, ours and the limit in turn and each in a
+//! database of its own, so that what disturbs the machine disturbs both. `docs/benchmarks.md` says what is measured, and how
+//! to read it.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its results")]
+
+mod backlog;
+mod bare;
+mod drain;
+mod enqueue;
+mod ground;
+mod measure;
+mod storm;
+mod tx_settle;
+
+use std::time::Duration;
+
+pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
+use leasehold_bench::{Measured, table};
+use leasehold_servers::{Mysql, MysqlFlavor, Settings};
+
+use crate::measure::Measure;
+
+type Options = leasehold_bench::options::Options<Measure>;
+
+/// How long a storm lasts if nothing is said.
+const STORM: u64 = 60;
+
+/// What every measure is given.
+struct Bench {
+    url: String,
+    options: Options,
+    /// The server, if it is ours: it stops when this is dropped.
+    _server: Option<Mysql>,
+}
+
+fn main() -> Result {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let (flavor, variable) = match args.first().map(String::as_str) {
+        Some("mariadb") => (MysqlFlavor::Mariadb, "LEASEHOLD_BENCH_MARIADB_URL"),
+        _ => (MysqlFlavor::Mysql, "LEASEHOLD_BENCH_MYSQL_URL"),
+    };
+    args.retain(|arg| arg != "mysql" && arg != "mariadb");
+    let storm = args.iter().position(|arg| arg == "--storm").map(|place| args.split_off(place));
+    let options = Options::parse(args.into_iter(), &Measure::ALL)?;
+    let given = std::env::var(variable).ok().filter(|url| !url.is_empty());
+    let server = match given {
+        Some(_) => None,
+        None => Some(Mysql::start_with(flavor, Settings::Durable, &[])?),
+    };
+    let url = given.or_else(|| server.as_ref().map(Mysql::url)).unwrap_or_default();
+    let bench = Bench { url, options, _server: server };
+    let runtime = tokio::runtime::Runtime::new()?;
+    if let Some(storm) = storm {
+        let seconds = storm.get(1).map_or(Ok(STORM), |seconds| seconds.parse())?;
+        let told = runtime.block_on(storm::storm(&bench.url, Duration::from_secs(seconds), 64))?;
+        println!("{told}");
+        return Ok(());
+    }
+    let rounds = runtime.block_on(bench.rounds())?;
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    table::print(&rounds, bench.options.json);
+    Ok(())
+}
+
+impl Bench {
+    /// The rates of each measure, round by round.
+    async fn rounds(&self) -> Result<Vec<(Measure, Vec<Rates>)>> {
+        let mut rounds: Vec<_> = self.options.measures.iter().map(|measure| (*measure, Vec::new())).collect();
+        for round in 1..=self.options.rounds {
+            for (measure, rates) in &mut rounds {
+                eprint!("round {round} of {}: {:<15} … ", self.options.rounds, measure.name());
+                let measured = measure.round(self).await?;
+                eprintln!("ours {:>8.0}, limit {:>8.0}", measured.ours, measured.limit);
+                rates.push(measured);
+            }
+        }
+        Ok(rounds)
+    }
+}

@@ -1,0 +1,2 @@
+INSERT INTO job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
+VALUES {list}

@@ -1,0 +1,1 @@
+DELETE FROM {prefix}job_history WHERE id IN ({list})

@@ -1,0 +1,1 @@
+SELECT 1 FROM {prefix}job_history WHERE id = ?

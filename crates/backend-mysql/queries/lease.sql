@@ -1,0 +1,9 @@
+-- Leases jobs that were locked in the same transaction (D2).
+UPDATE {prefix}job_queue SET
+    lease_until = ?, -- D7, P6
+    locked_by = ?,
+    attempts = attempts + 1, -- D3
+    lease_epoch = lease_epoch + 1, -- D4
+    first_leased_at = COALESCE(first_leased_at, ?), -- D8
+    updated_at = ?
+WHERE id IN ({list})

@@ -1,0 +1,1 @@
+DELETE FROM {prefix}job_queue_config WHERE pattern = ?

@@ -1,0 +1,138 @@
+//! How a store is set up.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use diesel::sql_types::BigInt;
+use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
+use leasehold_sql::{Subscribers, TablePrefix};
+
+use crate::connect::Connector;
+use crate::dequeue::Memory;
+use crate::error::Failure;
+use crate::migrate;
+use crate::sql::Statements;
+use crate::statement::Statement;
+use crate::{MysqlStore, Shared};
+
+/// What else is in a packet beside a document.
+const PACKET_REST: usize = 1 << 16;
+
+/// The settings of a [`MysqlStore`]. What is not said is as [`MysqlStore::connect`] has it.
+#[derive(Debug, Clone)]
+#[must_use = "call connect()"]
+pub struct MysqlStoreBuilder {
+    prefix: TablePrefix,
+    pool_size: usize,
+    pool_wait: Duration,
+    payload_limit: usize,
+    polling: bool,
+}
+
+impl MysqlStoreBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            prefix: TablePrefix::default(),
+            pool_size: 10,
+            pool_wait: Duration::from_secs(10),
+            payload_limit: limits::PAYLOAD_BYTES,
+            polling: true,
+        }
+    }
+
+    /// What the names of the tables begin with: nothing if nothing is said.
+    pub fn prefix(self, prefix: TablePrefix) -> Self {
+        Self { prefix, ..self }
+    }
+
+    /// How many connections there may be at once: 10 if nothing is said, 1 at least. [`MysqlStore::pool`] has as many of its
+    /// own.
+    pub fn pool_size(self, connections: usize) -> Self {
+        Self { pool_size: connections.max(1), ..self }
+    }
+
+    /// How long an operation waits for a connection before it gives up as
+    /// [`Unavailable`](leasehold_core::StoreError::Unavailable): 10 seconds if nothing is said.
+    pub fn pool_wait(self, time: Duration) -> Self {
+        Self { pool_wait: time, ..self }
+    }
+
+    /// The largest document (payload, result, error or reason) in bytes: 1 MiB if nothing is said. The server's
+    /// `max_allowed_packet` must have room for it twice over.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `payload_limit` for nothing or more than [`limits::JSON_BYTES`].
+    pub fn payload_limit(self, bytes: usize) -> Result<Self, Invalid> {
+        if bytes == 0 || bytes > limits::JSON_BYTES {
+            return Err(out_of_range(bytes, limits::JSON_BYTES));
+        }
+        Ok(Self { payload_limit: bytes, ..self })
+    }
+
+    /// Whether the store looks for jobs that others have enqueued, and wakes those who wait for them: it does if nothing is
+    /// said. It asks one small question for all of them, often while there is something to do and seldom while there is not.
+    pub fn polling(self, polling: bool) -> Self {
+        Self { polling, ..self }
+    }
+
+    /// Connects to the server at `url`. See [`MysqlStore::connect`].
+    ///
+    /// # Errors
+    /// As [`MysqlStore::connect`], and [`Invalid`](leasehold_core::StoreError::Invalid) with the field `payload_limit` if the
+    /// server takes no packets of that size.
+    pub async fn connect(self, url: &str) -> Result<MysqlStore> {
+        let connector = Connector::parse(url)?;
+        let store = self.build(connector)?;
+        let lent = store.shared.own.get().await;
+        let mut conn = lent.map_err(|error| StoreError::unavailable("connect", error))?;
+        let told = |failure: Failure| failure.told("connect");
+        let packet: Vec<i64> =
+            Statement::<BigInt>::new("SELECT CAST(@@max_allowed_packet AS SIGNED)", Vec::new())
+                .rows(&mut conn)
+                .await
+                .map_err(told)?;
+        let packet = packet.first().and_then(|bytes| usize::try_from(*bytes).ok()).unwrap_or_default();
+        let most = packet.saturating_sub(PACKET_REST) / 2;
+        if store.shared.capabilities.payload_limit > most {
+            return Err(out_of_range(store.shared.capabilities.payload_limit, most).into());
+        }
+        migrate::check_version(&mut conn, &store.shared.prefix).await.map_err(told)?;
+        drop(conn);
+        Ok(store)
+    }
+
+    fn build(self, connector: Connector) -> Result<MysqlStore> {
+        let capabilities = Capabilities {
+            shared_wakeups: false,
+            events: false,
+            payload_limit: self.payload_limit,
+            ..Capabilities::full()
+        };
+        let shared = Shared {
+            own: connector.own().pool(self.pool_size, self.pool_wait)?,
+            pool: connector.pool(self.pool_size, self.pool_wait)?,
+            sql: Statements::new(&self.prefix),
+            hub: Arc::new(Subscribers::default()),
+            poller: std::sync::Once::new(),
+            memory: Memory::default(),
+            deadlocks: AtomicU64::new(0),
+            capabilities,
+            prefix: self.prefix.clone(),
+            polling: self.polling,
+            settings: self,
+            connector,
+        };
+        Ok(MysqlStore { shared: Arc::new(shared) })
+    }
+
+    /// One more store like this one, with two connections of its own.
+    pub(crate) fn small(&self, connector: &Connector) -> Result<MysqlStore> {
+        Self { pool_size: 2, polling: false, ..self.clone() }.build(connector.clone())
+    }
+}
+
+fn out_of_range(bytes: usize, most: usize) -> Invalid {
+    let [value, min, max] = [bytes, 1, most].map(|bytes| bytes.to_string());
+    Invalid::new("payload_limit", Problem::OutOfRange { value, min, max })
+}

@@ -1,0 +1,315 @@
+//! Leasing jobs.
+//!
+//! Candidates are looked for without a lock, then locked by their ids, as far as nobody else has locked them, and leased in the
+//! same transaction. Queues with limits have a row each in `job_queue_limit`, which is locked before anything else: who claims
+//! from such a queue claims alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use diesel::sql_types::Text;
+use leasehold_core::{
+    Dequeue, EffectivePolicy, Job, Lease, LeaseFor, QueueName, QueueOrder, QueuePrefix, Queues, time,
+};
+use leasehold_sql::{Rules, Stored, Turns, after, beyond, readable};
+
+use crate::candidates::{Candidate, Want, find};
+use crate::error::Failure;
+use crate::limits::{self, Limited};
+use crate::policy::rules;
+use crate::row::{JobRow, JobSql};
+use crate::session::Session;
+
+/// So many more candidates than wanted are looked for: some may be locked by others.
+const SPARE: usize = 16;
+/// How often a claim looks further when all that it has found was locked by others.
+const LOOKS: u32 = 6;
+/// How many more queues are asked for than can be served: some may be paused or have nothing to give.
+const SPARE_QUEUES: usize = 16;
+/// For how long policies are believed to be there: so often one claim looks in vain.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// What a store remembers from claim to claim. Losing it costs a little time and no promise.
+#[derive(Default)]
+pub(crate) struct Memory {
+    turns: Turns,
+    /// Until when policies are believed to be there.
+    policies: Mutex<Option<Instant>>,
+}
+
+impl Memory {
+    fn believes_in_policies(&self) -> bool {
+        let until = *self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn has_seen_policies(&self) {
+        *self.policies.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + BELIEVED);
+    }
+}
+
+/// Leases jobs: in one order over named queues, in turns over a prefix.
+pub(crate) async fn dequeue(
+    session: &mut Session<'_>,
+    memory: &Memory,
+    request: &Dequeue,
+) -> Result<Vec<Job>, Failure> {
+    match &request.queues {
+        Queues::Named(names) => dequeue_named(session, memory, names, request).await,
+        Queues::Matching(prefix) => dequeue_in_turns(session, memory, prefix, request).await,
+    }
+}
+
+async fn dequeue_named(
+    session: &mut Session<'_>,
+    memory: &Memory,
+    names: &[QueueName],
+    request: &Dequeue,
+) -> Result<Vec<Job>, Failure> {
+    if !memory.believes_in_policies() {
+        if let Some(jobs) = dequeue_freely(session, names, request).await? {
+            return Ok(jobs);
+        }
+        memory.has_seen_policies();
+    }
+    dequeue_by_rules(session, names, request).await
+}
+
+/// Leases from queues as long as nobody has set a policy; `None` if somebody has.
+async fn dequeue_freely(
+    session: &mut Session<'_>,
+    names: &[QueueName],
+    request: &Dequeue,
+) -> Result<Option<Vec<Job>>, Failure> {
+    let limit = request.limit.as_usize();
+    let mut window = limit + SPARE.min(limit);
+    for _ in 0..LOOKS {
+        let wants: Vec<Want> =
+            names.iter().map(|queue| Want { queue: queue.clone(), count: window }).collect();
+        let found = find(session, &wants).await?;
+        if found.has_policies {
+            return Ok(None);
+        }
+        let Some(now) = found.now else {
+            return Ok(Some(Vec::new()));
+        };
+        let is_cut = found.lanes.iter().any(|lane| lane.len() == window);
+        let mut claim = Claim::new(request, now);
+        claim.lock(session, found.in_order(), limit).await?;
+        if !claim.rows.is_empty() || !is_cut {
+            return Ok(Some(claim.lease(session, &mut Rules::default()).await?));
+        }
+        session.roll_back().await?;
+        window *= 4;
+    }
+    Ok(Some(Vec::new()))
+}
+
+/// Leases from queues, each by its own policy.
+async fn dequeue_by_rules(
+    session: &mut Session<'_>,
+    names: &[QueueName],
+    request: &Dequeue,
+) -> Result<Vec<Job>, Failure> {
+    let (now, mut rules) = rules(session).await?;
+    let limit = request.limit.as_usize();
+    let mut limited = Limited::lock(session, &mut rules, names).await?;
+    let mut wants = Vec::new();
+    let mut heads = Vec::new();
+    for queue in names {
+        match limited.open(&mut rules, queue, limit, now) {
+            limits::Open::Closed => {}
+            limits::Open::Head(head) => heads.extend(head),
+            limits::Open::Count(count) => wants.push(Want { queue: queue.clone(), count }),
+        }
+    }
+    let found = find(session, &wants).await?;
+    let mut candidates: Vec<Candidate> = found.in_order();
+    candidates.extend(heads);
+    candidates.sort_unstable_by_key(|job| (job.place, job.available_at, job.id));
+    let mut claim = Claim::new(request, now);
+    claim.lock(session, candidates, limit).await?;
+    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
+    claim.lease(session, &mut rules).await
+}
+
+/// One job of each queue, then a second of each, and so on, from where the last call stopped (D11).
+async fn dequeue_in_turns(
+    session: &mut Session<'_>,
+    memory: &Memory,
+    prefix: &QueuePrefix,
+    request: &Dequeue,
+) -> Result<Vec<Job>, Failure> {
+    let (now, mut rules) = rules(session).await?;
+    let limit = request.limit.as_usize();
+    let last = memory.turns.last(prefix);
+    let middle = last.map_or_else(|| prefix.as_str().to_owned(), |last| after(last.as_str()));
+    let spans = [(middle.clone(), beyond(prefix.as_str())), (prefix.as_str().to_owned(), middle)];
+    let mut limited = Limited::default();
+    let mut lanes: Vec<Vec<Candidate>> = Vec::new();
+    for (mut from, to) in spans {
+        while lanes.len() < limit {
+            let page = limit - lanes.len() + SPARE_QUEUES;
+            let found = names(session, &from, &to, page).await?;
+            let is_last = found.len() < page;
+            let next = found.last().map(|name| after(name));
+            let names: Vec<QueueName> =
+                found.iter().filter_map(|name| QueueName::new(&**name).ok()).collect();
+            let more = lanes_of(session, &mut rules, &mut limited, &names, limit, now).await?;
+            lanes.extend(more.into_iter().filter(|lane| !lane.is_empty()));
+            // A name that nobody understands may sort after what it is marked as: never go back.
+            match next.filter(|next| !is_last && *next > from) {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+    }
+    lanes.truncate(limit);
+    let mut claim = Claim::new(request, now);
+    claim.lock(session, by_rounds(lanes), limit).await?;
+    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
+    if let Some(queue) = claim.last_queue() {
+        memory.turns.served(prefix, queue);
+    }
+    claim.lease(session, &mut rules).await
+}
+
+/// Names of queues with live jobs, from one on and before another.
+async fn names(session: &mut Session<'_>, from: &str, to: &str, page: usize) -> Result<Vec<Stored>, Failure> {
+    let sql = session.sql;
+    let params = vec![from.into(), to.into(), page.into()];
+    session.rows::<Text, _>(&sql.queues, params).await
+}
+
+/// What each of these queues has to give.
+async fn lanes_of(
+    session: &mut Session<'_>,
+    rules: &mut Rules,
+    limited: &mut Limited,
+    names: &[QueueName],
+    limit: usize,
+    now: DateTime<Utc>,
+) -> Result<Vec<Vec<Candidate>>, Failure> {
+    limited.add(session, rules, names).await?;
+    let mut wants = Vec::with_capacity(names.len());
+    let mut heads: HashMap<usize, Candidate> = HashMap::new();
+    for (lane, queue) in names.iter().enumerate() {
+        let count = match limited.open(rules, queue, limit, now) {
+            limits::Open::Closed => 0,
+            limits::Open::Head(head) => {
+                heads.extend(head.map(|head| (lane, head)));
+                0
+            }
+            limits::Open::Count(count) => count,
+        };
+        wants.push(Want { queue: queue.clone(), count });
+    }
+    let mut lanes = find(session, &wants).await?.lanes;
+    heads.into_iter().for_each(|(lane, head)| lanes[lane].push(head));
+    Ok(lanes)
+}
+
+/// The first of each lane, then the second of each, and so on.
+fn by_rounds(lanes: Vec<Vec<Candidate>>) -> Vec<Candidate> {
+    let mut lanes: Vec<_> = lanes.into_iter().map(Vec::into_iter).collect();
+    let mut all = Vec::new();
+    loop {
+        let round: Vec<Candidate> = lanes.iter_mut().filter_map(Iterator::next).collect();
+        if round.is_empty() {
+            return all;
+        }
+        all.extend(round);
+    }
+}
+
+/// Jobs on their way to be leased.
+struct Claim<'a> {
+    request: &'a Dequeue,
+    now: DateTime<Utc>,
+    /// Those that were locked, in the order in which they are leased.
+    rows: Vec<JobRow>,
+}
+
+impl<'a> Claim<'a> {
+    fn new(request: &'a Dequeue, now: DateTime<Utc>) -> Self {
+        Self { request, now, rows: Vec::new() }
+    }
+
+    /// Locks the first `limit` of the candidates that nobody else has locked (D2, D5).
+    async fn lock(
+        &mut self,
+        session: &mut Session<'_>,
+        candidates: Vec<Candidate>,
+        limit: usize,
+    ) -> Result<(), Failure> {
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let places: HashMap<i64, usize> =
+            candidates.iter().enumerate().map(|(place, job)| (job.id, place)).collect();
+        let sql = session.sql;
+        session.begin().await?;
+        let mut left: &[Candidate] = &candidates;
+        while self.rows.len() < limit && !left.is_empty() {
+            let (some, rest) = left.split_at((limit - self.rows.len()).min(left.len()));
+            let mut ids: Vec<i64> = some.iter().map(|job| job.id).collect();
+            ids.sort_unstable();
+            let after = vec![self.now.into()];
+            self.rows.extend(session.listed::<JobSql, JobRow>(&sql.lock, Vec::new(), &ids, after).await?);
+            left = rest;
+        }
+        self.rows.sort_unstable_by_key(|row| places.get(&row.id).copied()); // D12
+        Ok(())
+    }
+
+    /// How many jobs of each queue there are.
+    fn queues(&self) -> BTreeMap<QueueName, u32> {
+        let mut counts = BTreeMap::new();
+        let names = self.rows.iter().filter_map(|row| QueueName::new(&*row.queue_name).ok());
+        names.for_each(|queue| *counts.entry(queue).or_default() += 1);
+        counts
+    }
+
+    fn last_queue(&self) -> Option<QueueName> {
+        self.rows.iter().rev().find_map(|row| QueueName::new(&*row.queue_name).ok())
+    }
+
+    /// Leases what was locked. Queues with a shorter `max_lease` get a statement of their own.
+    async fn lease(self, session: &mut Session<'_>, rules: &mut Rules) -> Result<Vec<Job>, Failure> {
+        let Self { request, now, rows } = self;
+        let mut by_length: BTreeMap<LeaseFor, Vec<i64>> = BTreeMap::new();
+        for row in &rows {
+            by_length.entry(length(rules.of_stored(&row.queue_name), request)).or_default().push(row.id);
+        }
+        let sql = session.sql;
+        for (length, mut ids) in by_length {
+            ids.sort_unstable();
+            let until = time::later(now, length.get()); // D7
+            let before = vec![until.into(), request.worker.as_str().into(), now.into(), now.into()];
+            session.count_listed(&sql.lease, before, &ids, Vec::new()).await?;
+        }
+        session.commit().await?;
+        let leased = |mut job: Job| {
+            let until = time::later(now, length(rules.of(&job.queue), request).get());
+            job.lease = Some(Lease { until, worker: request.worker.clone() });
+            job.attempts += 1;
+            job.epoch = job.epoch.next();
+            job.first_leased_at.get_or_insert(now);
+            job.updated_at = now;
+            job
+        };
+        Ok(readable::<_, Job>(rows).into_iter().map(leased).collect())
+    }
+}
+
+/// For how long a job of a queue is leased (P6).
+fn length(policy: &EffectivePolicy, request: &Dequeue) -> LeaseFor {
+    policy.lease_for(request.lease_for)
+}
+
+/// Whether a queue lets its jobs out one at a time.
+pub(crate) fn is_fifo(policy: &EffectivePolicy) -> bool {
+    policy.order == QueueOrder::Fifo
+}

@@ -1,0 +1,218 @@
+//! Accepting jobs.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use diesel::sql_types::BigInt;
+use leasehold_core::{Enqueued, JobId, NewJob};
+use leasehold_sql::{Rules, headers_json};
+
+use crate::error::Failure;
+use crate::policy::rules;
+use crate::session::Session;
+use crate::statement::Param;
+
+/// How often a statement that lost a race for a unique key is tried again.
+const RACES: u32 = 100;
+/// A statement has room for 65 535 arguments.
+const ROWS: usize = 4096;
+/// A statement is sent in one packet, of which servers take 16 MiB at least, unless they were told otherwise.
+const BYTES: usize = 4 << 20;
+/// So many unique keys are looked up in one go.
+const KEYS: usize = 64;
+
+/// Accepts jobs, as a whole (E1).
+pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
+    let (now, mut rules) = rules(session).await?;
+    let mut batch = Batch { jobs, answers: vec![None; jobs.len()], now };
+    let chunks = chunks(jobs);
+    if chunks.len() > 1 || jobs.iter().any(|job| job.unique_key().is_some()) {
+        session.begin().await?;
+    }
+    for chunk in chunks {
+        batch.accept(session, &mut rules, chunk).await?;
+    }
+    session.commit().await?;
+    jobs.iter().for_each(|job| session.wake(job.queue().as_str()));
+    batch.answers.into_iter().collect::<Option<_>>().ok_or_else(incomplete)
+}
+
+/// The jobs in pieces, none too long for a statement, each a power of two long so that few texts are prepared.
+fn chunks(jobs: &[NewJob]) -> Vec<std::ops::Range<usize>> {
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    while start < jobs.len() {
+        let mut bytes = 0;
+        let fits = |job: &&NewJob| {
+            bytes += job.payload().as_str().len() + 1024;
+            bytes <= BYTES
+        };
+        let most = jobs[start..].iter().take(ROWS).take_while(fits).count().max(1);
+        let length = 1 << most.ilog2();
+        chunks.push(start..start + length);
+        start += length;
+    }
+    chunks
+}
+
+struct Batch<'a> {
+    jobs: &'a [NewJob],
+    answers: Vec<Option<Enqueued>>,
+    now: DateTime<Utc>,
+}
+
+impl Batch<'_> {
+    /// Accepts a piece. Who loses a race for a key looks for the winner and goes on with the rest.
+    async fn accept(
+        &mut self,
+        session: &mut Session<'_>,
+        rules: &mut Rules,
+        chunk: std::ops::Range<usize>,
+    ) -> Result<(), Failure> {
+        let mut places: Vec<usize> = chunk.collect();
+        for race in 0..RACES {
+            self.deduplicate(session, &mut places, race > 0).await?;
+            let firsts = self.firsts(&places);
+            match self.insert(session, rules, &firsts).await {
+                Ok(()) => {}
+                // Within a statement the first to be taken undoes all of it, and no more.
+                Err(Failure::Taken(_)) => continue,
+                Err(failure) => return Err(failure),
+            }
+            places.retain(|place| self.answers[*place].is_none());
+            self.follow(&mut places);
+            if places.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Failure::Again("jobs with the same unique keys came and went all the while".into()))
+    }
+
+    /// Answers for the jobs whose key a live job has (E3).
+    async fn deduplicate(
+        &mut self,
+        session: &mut Session<'_>,
+        places: &mut Vec<usize>,
+        raced: bool,
+    ) -> Result<(), Failure> {
+        self.follow(places);
+        let keyed: Vec<usize> =
+            places.iter().copied().filter(|place| key(&self.jobs[*place]).is_some()).collect();
+        for some in keyed.chunks(KEYS) {
+            for (place, id) in self.taken(session, some, raced).await? {
+                self.answers[place] = Some(Enqueued { id: JobId::new(id), deduplicated: true });
+            }
+        }
+        places.retain(|place| self.answers[*place].is_none());
+        Ok(())
+    }
+
+    /// Which of these jobs' keys are taken, and by whom.
+    async fn taken(
+        &self,
+        session: &mut Session<'_>,
+        places: &[usize],
+        raced: bool,
+    ) -> Result<Vec<(usize, i64)>, Failure> {
+        let sql = session.sql;
+        if raced {
+            // What has won may be newer than what the user's transaction sees.
+            let mut taken = Vec::new();
+            for place in places {
+                let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
+                let id = session.row::<BigInt, i64>(&sql.taken_now, vec![queue.into(), key.into()]).await?;
+                taken.extend(id.map(|id| (*place, id)));
+            }
+            return Ok(taken);
+        }
+        let (text, size) = sql.taken.of(places.len());
+        let mut params: Vec<Param<'_>> = Vec::with_capacity(3 * size);
+        for place in places {
+            let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
+            params.extend([(*place).into(), queue.into(), key.into()]);
+        }
+        (places.len()..size).for_each(|_| params.extend([0_i64.into(), "".into(), "".into()]));
+        let rows: Vec<(i64, i64)> = session.rows::<(BigInt, BigInt), _>(text, params).await?;
+        Ok(rows.into_iter().filter_map(|(place, id)| Some((usize::try_from(place).ok()?, id))).collect())
+    }
+
+    /// Answers for jobs with the key of one that was answered before them (E4).
+    fn follow(&mut self, places: &mut Vec<usize>) {
+        let mut ids: HashMap<(&str, &str), JobId> = HashMap::new();
+        for (job, answer) in self.jobs.iter().zip(&self.answers) {
+            if let (Some(key), Some(answer)) = (key(job), answer) {
+                ids.insert(key, answer.id);
+            }
+        }
+        if ids.is_empty() {
+            return;
+        }
+        for place in places.iter() {
+            if let Some(id) = key(&self.jobs[*place]).and_then(|key| ids.get(&key)) {
+                self.answers[*place] = Some(Enqueued { id: *id, deduplicated: true });
+            }
+        }
+        places.retain(|place| self.answers[*place].is_none());
+    }
+
+    /// Of the jobs with one queue and key only the first (E4).
+    fn firsts(&self, places: &[usize]) -> Vec<usize> {
+        let mut seen = HashMap::new();
+        let is_first = |place: &usize| match key(&self.jobs[*place]) {
+            Some(key) => *seen.entry(key).or_insert(*place) == *place,
+            None => true,
+        };
+        places.iter().copied().filter(is_first).collect()
+    }
+
+    /// Accepts the jobs at these places, in as few statements as there are powers of two in their number.
+    async fn insert(
+        &mut self,
+        session: &mut Session<'_>,
+        rules: &mut Rules,
+        places: &[usize],
+    ) -> Result<(), Failure> {
+        let sql = session.sql;
+        let mut left = places;
+        while !left.is_empty() {
+            let (some, rest) = left.split_at(1 << left.len().ilog2());
+            let mut params = Vec::with_capacity(10 * some.len());
+            some.iter().for_each(|place| params.extend(self.row(rules, *place)));
+            let (text, _) = sql.enqueue.of(some.len());
+            session.count(text, params).await?;
+            let given = session.row::<(BigInt, BigInt), (i64, i64)>(&sql.inserted, Vec::new()).await?;
+            let (first, step) = given.ok_or_else(incomplete)?;
+            for (count, place) in some.iter().enumerate() {
+                let id = JobId::new(first + step * count as i64); // E2, E10
+                self.answers[*place] = Some(Enqueued { id, deduplicated: false });
+            }
+            left = rest;
+        }
+        Ok(())
+    }
+
+    fn row(&self, rules: &mut Rules, place: usize) -> [Param<'_>; 10] {
+        let job = &self.jobs[place];
+        let max_attempts = job.max_attempts().unwrap_or_else(|| rules.of(job.queue()).max_attempts); // E12
+        [
+            job.queue().as_str().into(),
+            job.kind().as_str().into(),
+            i64::from(job.priority()).into(),
+            job.unique_key().map(|key| key.as_str()).into(),
+            job.payload().as_str().into(),
+            headers_json(job.headers()).into(),
+            max_attempts.get().into(),
+            job.schedule().available_at(self.now).into(), // E8
+            self.now.into(),
+            self.now.into(),
+        ]
+    }
+}
+
+fn key(job: &NewJob) -> Option<(&str, &str)> {
+    Some((job.queue().as_str(), job.unique_key()?.as_str()))
+}
+
+fn incomplete() -> Failure {
+    Failure::Other("the statement left a job out of its answer".into())
+}

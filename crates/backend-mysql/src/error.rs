@@ -1,0 +1,118 @@
+//! What the database's errors mean to the caller.
+
+use diesel::result::{DatabaseErrorKind, Error as DieselError};
+use leasehold_core::{BoxError, StoreError};
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The connection is gone, and with it the answer.
+    Lost(BoxError),
+    /// The server has given up on the transaction, or on a statement of it: a deadlock, a lock that did not come.
+    Again(BoxError),
+    /// A row with this key was there already.
+    Taken(BoxError),
+    /// An answer that is an error to the caller.
+    Told(StoreError),
+    /// Anything else.
+    Other(BoxError),
+}
+
+impl Failure {
+    /// What the caller is told of it, if nothing can have been done.
+    pub(crate) fn told(self, operation: &'static str) -> StoreError {
+        match self {
+            Self::Lost(source) | Self::Again(source) => StoreError::unavailable(operation, source),
+            Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
+            Self::Told(error) => error,
+        }
+    }
+
+    /// What the caller is told of it, if it was on its way to be done.
+    pub(crate) fn told_in_doubt(self, operation: &'static str) -> StoreError {
+        match self {
+            Self::Lost(source) => StoreError::unknown(operation, source),
+            failure => failure.told(operation),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+
+    /// Whether the same may succeed if it is done again from the start.
+    pub(crate) fn is_again(&self) -> bool {
+        matches!(self, Self::Again(_))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl From<DieselError> for Failure {
+    fn from(error: DieselError) -> Self {
+        match &error {
+            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => Self::Taken(error.into()),
+            DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
+                Self::Again(error.into())
+            }
+            // diesel-async keeps no code of these: only the words are left. The store asks for English ones.
+            DieselError::DatabaseError(_, information) => match information.message() {
+                message if is_end_of_session(message) => Self::Lost(error.into()),
+                message if is_given_up(message) => Self::Again(error.into()),
+                message if is_missing(message) => {
+                    let message = format!("{message}: was MysqlStore::migrate run?");
+                    Self::Other(message.into())
+                }
+                _ => Self::Other(error.into()),
+            },
+            DieselError::BrokenTransactionManager => Self::Lost(error.into()),
+            _ => Self::Other(error.into()),
+        }
+    }
+}
+
+/// Errors of the driver, which leave the connection in nobody knows what state, and those by which the server, or somebody on it,
+/// ends a session: 1053, 1927, 4031.
+fn is_end_of_session(message: &str) -> bool {
+    [
+        "Input/output error",
+        "Driver error",
+        "Other error",
+        "Server shutdown in progress",
+        "Connection was killed",
+        "The client was disconnected by the server",
+    ]
+    .iter()
+    .any(|words| message.starts_with(words))
+}
+
+/// 1213, 1205, 1020, 1317 and 3024: the server has given up on this statement or transaction alone. 1290 and 1836: it takes
+/// no writes at the moment.
+fn is_given_up(message: &str) -> bool {
+    [
+        "Deadlock found",
+        "Lock wait timeout exceeded",
+        "Record has changed since last read",
+        "Query execution was interrupted",
+        "The MySQL server is running with the --read-only option",
+        "The MySQL server is running with the --super-read-only option",
+        "The MariaDB server is running with the --read-only option",
+        "Running in read-only mode",
+    ]
+    .iter()
+    .any(|words| message.starts_with(words))
+}
+
+/// 1146: the tables are not there.
+fn is_missing(message: &str) -> bool {
+    message.starts_with("Table '") && message.ends_with("doesn't exist")
+}
+
+/// Whether the server has broken a deadlock: 1213.
+pub(crate) fn is_deadlock(failure: &Failure) -> bool {
+    matches!(failure, Failure::Again(source) if source.to_string().contains("Deadlock found"))
+}

@@ -1,0 +1,89 @@
+//! How an operation of the store's is run: to its end, on a connection of its own, and again if the server has given up on it.
+//!
+//! A statement that nobody waits for any more leaves its connection in the middle of an answer, so an operation is a task:
+//! whoever drops its future does not stop it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use diesel_async::AsyncMysqlConnection;
+use diesel_async::pooled_connection::deadpool::Object;
+use futures_util::future::BoxFuture;
+use leasehold_core::{Result, StoreError};
+
+use crate::Shared;
+use crate::error::{Failure, is_deadlock};
+use crate::session::Session;
+
+/// How often an operation that the server has given up on is done again.
+const TRIES: u32 = 20;
+/// How often an operation whose connection was dead before anything was done is tried on another.
+const CONNECTIONS: u32 = 3;
+/// How long to wait before that: doubled up to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// What an operation does. A plain function, so that it can be done again.
+pub(crate) type Work<I, T> =
+    for<'s, 'c> fn(&'s mut Session<'c>, &'s Shared, &'s I) -> BoxFuture<'s, Result<T, Failure>>;
+
+impl Shared {
+    /// Runs `work` to its end, whether or not somebody waits for it.
+    pub(crate) async fn run<I, T>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        input: I,
+        work: Work<I, T>,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let shared = Arc::clone(self);
+        let task = tokio::spawn(async move { shared.run_here(operation, &input, work).await });
+        // It panicked, or the runtime is going down.
+        task.await.unwrap_or_else(|error| Err(StoreError::unknown(operation, error)))
+    }
+
+    async fn run_here<I, T>(&self, operation: &'static str, input: &I, work: Work<I, T>) -> Result<T> {
+        let mut pause = PAUSE.0;
+        let (mut tries, mut connections) = (0, 0);
+        loop {
+            let lent = self.own.get().await;
+            let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
+            let mut session = Session::own(&mut conn, &self.sql);
+            let failure = match work(&mut session, self, input).await {
+                Ok(answer) => {
+                    self.hub.wake(session.wake.iter().map(String::as_str));
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            let in_doubt = session.is_in_doubt();
+            let is_clean = !failure.is_lost() && session.roll_back().await.is_ok();
+            give_back(conn, is_clean);
+            if failure.is_again() && tries < TRIES {
+                tries += 1;
+                if is_deadlock(&failure) {
+                    self.deadlocks.fetch_add(1, Ordering::Relaxed);
+                }
+                tracing::debug!(operation, tries, "the server has given up on it: again");
+                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+                pause = (pause * 2).min(PAUSE.1);
+            } else if failure.is_lost() && !in_doubt && connections < CONNECTIONS {
+                connections += 1;
+            } else if in_doubt {
+                return Err(failure.told_in_doubt(operation));
+            } else {
+                return Err(failure.told(operation));
+            }
+        }
+    }
+}
+
+/// A connection of which nobody knows in what state it is does not go back to the pool.
+fn give_back(conn: Object<AsyncMysqlConnection>, is_clean: bool) {
+    if !is_clean {
+        drop(Object::take(conn));
+    }
+}

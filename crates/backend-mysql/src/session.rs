@@ -1,0 +1,169 @@
+//! A connection, and what one operation needs beside it.
+
+use std::collections::BTreeSet;
+
+use diesel_async::methods::{ExecuteDsl, LoadQuery};
+use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
+
+use crate::error::Failure;
+use crate::sql::{Repeated, Statements};
+use crate::statement::{Param, Statement};
+
+/// Where the transaction of an operation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// None is open: each statement is one of its own.
+    None,
+    /// Ours is open, and gone if the connection is.
+    Open,
+    /// The user's is open. It is not ours to end.
+    Users,
+}
+
+/// One operation on a connection of the store's or of the user's.
+pub(crate) struct Session<'c> {
+    conn: &'c mut AsyncMysqlConnection,
+    pub(crate) sql: &'c Statements,
+    stage: Stage,
+    /// Whether something was sent that is done for good, whether or not its answer comes back.
+    in_doubt: bool,
+    /// The queues, or patterns of queues, in which something became leasable.
+    pub(crate) wake: BTreeSet<String>,
+}
+
+impl<'c> Session<'c> {
+    /// On a connection of the store's.
+    pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
+        Self { conn, sql, stage: Stage::None, in_doubt: false, wake: BTreeSet::new() }
+    }
+
+    /// In the transaction of a user.
+    pub(crate) fn users(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
+        Self { stage: Stage::Users, ..Self::own(conn, sql) }
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// Something became leasable in this queue, or in the queues of this pattern.
+    pub(crate) fn wake(&mut self, queue: &str) {
+        if !self.wake.contains(queue) {
+            self.wake.insert(queue.to_owned());
+        }
+    }
+
+    /// Opens a transaction, unless there is one.
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        if self.stage == Stage::None {
+            self.conn.batch_execute("START TRANSACTION").await?;
+            self.stage = Stage::Open;
+        }
+        Ok(())
+    }
+
+    /// Commits the transaction, if it is ours.
+    pub(crate) async fn commit(&mut self) -> Result<(), Failure> {
+        if self.stage == Stage::Open {
+            self.in_doubt = true;
+            self.conn.batch_execute("COMMIT").await?;
+            self.stage = Stage::None;
+        }
+        Ok(())
+    }
+
+    /// Undoes the transaction, if it is ours and open.
+    pub(crate) async fn roll_back(&mut self) -> Result<(), Failure> {
+        if self.stage == Stage::Open {
+            self.conn.batch_execute("ROLLBACK").await?;
+            self.stage = Stage::None;
+        }
+        Ok(())
+    }
+
+    /// Runs a statement, and reads its rows.
+    pub(crate) async fn rows<'a, Row: 'a, U: Send>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+    ) -> Result<Vec<U>, Failure>
+    where
+        Statement<'a, Row>: LoadQuery<'a, AsyncMysqlConnection, U>,
+    {
+        Statement::<Row>::new(text, params).rows(self.conn).await
+    }
+
+    /// The first of those rows.
+    pub(crate) async fn row<'a, Row: 'a, U: Send>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+    ) -> Result<Option<U>, Failure>
+    where
+        Statement<'a, Row>: LoadQuery<'a, AsyncMysqlConnection, U>,
+    {
+        Ok(self.rows::<Row, U>(text, params).await?.into_iter().next())
+    }
+
+    /// Runs a statement that changes something, and tells how many rows were changed.
+    pub(crate) async fn count<'a>(&mut self, text: &'a str, params: Vec<Param<'a>>) -> Result<u64, Failure>
+    where
+        Statement<'a, ()>: ExecuteDsl<AsyncMysqlConnection>,
+    {
+        self.in_doubt |= self.stage == Stage::None;
+        Statement::<()>::new(text, params).count(self.conn).await
+    }
+
+    /// Runs a statement with a list of ids between the arguments `before` and `after` it, and reads its rows.
+    pub(crate) async fn listed<'a, Row: 'a, U: Send>(
+        &mut self,
+        statement: &'a Repeated,
+        before: Vec<Param<'a>>,
+        ids: &[i64],
+        after: Vec<Param<'a>>,
+    ) -> Result<Vec<U>, Failure>
+    where
+        Statement<'a, Row>: LoadQuery<'a, AsyncMysqlConnection, U>,
+    {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (text, params) = list(statement, before, ids, after);
+        self.rows::<Row, U>(text, params).await
+    }
+
+    /// The same for a statement that changes something.
+    pub(crate) async fn count_listed<'a>(
+        &mut self,
+        statement: &'a Repeated,
+        before: Vec<Param<'a>>,
+        ids: &[i64],
+        after: Vec<Param<'a>>,
+    ) -> Result<u64, Failure>
+    where
+        Statement<'a, ()>: ExecuteDsl<AsyncMysqlConnection>,
+    {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let (text, params) = list(statement, before, ids, after);
+        self.count(text, params).await
+    }
+}
+
+/// The list is filled up with its last id.
+fn list<'a>(
+    statement: &'a Repeated,
+    before: Vec<Param<'a>>,
+    ids: &[i64],
+    after: Vec<Param<'a>>,
+) -> (&'a str, Vec<Param<'a>>) {
+    let (text, size) = statement.of(ids.len());
+    let mut params = before;
+    params.reserve(size + after.len());
+    params.extend(ids.iter().map(|id| Param::from(*id)));
+    let last = ids.last().copied().unwrap_or_default();
+    params.extend(std::iter::repeat_n(last, size - ids.len()).map(Param::from));
+    params.extend(after);
+    (text, params)
+}

@@ -1,0 +1,187 @@
+//! The statements, with the prefix of the tables put in.
+//!
+//! This is the one place where SQL text is changed: `{prefix}` becomes a [`TablePrefix`], which was checked; a list gets its
+//! direction and its queues; and `{list}`, or a whole statement, is repeated. Repetitions are counted in powers of two, so that
+//! there are few texts to be kept prepared: what is too much is filled up.
+
+use std::sync::{Arc, OnceLock};
+
+use leasehold_core::{Direction, Queues};
+use leasehold_sql::TablePrefix;
+
+/// The largest number of repetitions is two to the power of this.
+const POWERS: usize = 15;
+
+/// A statement in which something is repeated.
+pub(crate) struct Repeated {
+    text: String,
+    /// What is repeated; the whole statement, if there is no `{list}` in it.
+    item: &'static str,
+    texts: [OnceLock<String>; POWERS],
+}
+
+impl Repeated {
+    fn new(text: String, item: &'static str) -> Self {
+        Self { text, item, texts: [const { OnceLock::new() }; POWERS] }
+    }
+
+    /// The text for `count` items or more, and for how many.
+    pub(crate) fn of(&self, count: usize) -> (&str, usize) {
+        let power = (count.max(1).next_power_of_two().trailing_zeros() as usize).min(POWERS - 1);
+        let size = 1 << power;
+        (self.texts[power].get_or_init(|| self.repeat(size)), size)
+    }
+
+    fn repeat(&self, size: usize) -> String {
+        if self.text.contains("{list}") {
+            let list = vec![self.item; size].join(",");
+            return self.text.replace("{list}", &list);
+        }
+        vec![self.text.as_str(); size].join(" UNION ALL ")
+    }
+}
+
+/// Lists of queues as `{queues}` can say them.
+#[derive(Clone, Copy)]
+enum Wording {
+    All,
+    One,
+    Many,
+    Between,
+}
+
+const WORDINGS: [&str; 4] = [
+    "1 = 1",
+    "j.queue_name = ?",
+    "j.queue_name IN (SELECT n.name FROM JSON_TABLE(?, '$[*]' COLUMNS \
+     (name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$')) n)",
+    "j.queue_name >= ? AND j.queue_name < ?",
+];
+
+impl Wording {
+    fn of(queues: &Queues) -> Self {
+        match queues {
+            Queues::Named(names) if names.len() == 1 => Self::One,
+            Queues::Named(_) => Self::Many,
+            Queues::Matching(prefix) if prefix.as_str().is_empty() => Self::All,
+            Queues::Matching(_) => Self::Between,
+        }
+    }
+}
+
+/// A statement about queues, in each wording.
+pub(crate) struct Worded([String; 4]);
+
+impl Worded {
+    fn new(text: &str) -> Self {
+        let named = |index: usize| {
+            let by = if index == Wording::One as usize { "job_queue_fifo" } else { "PRIMARY" };
+            text.replace("{queues}", WORDINGS[index]).replace("{index}", by)
+        };
+        Self([0, 1, 2, 3].map(named))
+    }
+
+    pub(crate) fn of(&self, queues: &Queues) -> &str {
+        &self.0[Wording::of(queues) as usize]
+    }
+}
+
+macro_rules! statements {
+    (plain: $($plain:ident),+; listed: $($listed:ident),+; repeated: $($repeated:ident),+; worded: $($worded:ident),+;) => {
+        /// Every statement, ready to be run.
+        pub(crate) struct Statements {
+            $(pub(crate) $plain: String,)+
+            $(pub(crate) $listed: Repeated,)+
+            $(pub(crate) $repeated: Repeated,)+
+            $(pub(crate) $worded: Worded,)+
+            pub(crate) enqueue: Repeated,
+            jobs: [Worded; 2],
+            history: [Worded; 2],
+        }
+
+        impl Statements {
+            /// The statements for the tables with this prefix.
+            pub(crate) fn new(prefix: &TablePrefix) -> Arc<Self> {
+                Arc::new(Self {
+                    $($plain: put_in(prefix, include_str!(concat!("../queries/", stringify!($plain), ".sql"))),)+
+                    $($listed: Repeated::new(
+                        put_in(prefix, include_str!(concat!("../queries/", stringify!($listed), ".sql"))), "?"),)+
+                    $($repeated: Repeated::new(
+                        put_in(prefix, include_str!(concat!("../queries/", stringify!($repeated), ".sql"))), ""),)+
+                    $($worded: Worded::new(
+                        &put_in(prefix, include_str!(concat!("../queries/", stringify!($worded), ".sql")))),)+
+                    enqueue: Repeated::new(put_in(prefix, include_str!("../queries/enqueue.sql")), ROW),
+                    jobs: both_ways(&put_in(prefix, include_str!("../queries/jobs.sql"))),
+                    history: both_ways(&put_in(prefix, include_str!("../queries/history.sql"))),
+                })
+            }
+        }
+    };
+}
+
+/// One job of `enqueue.sql`.
+const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
+
+statements!(
+    plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
+        job, newer, newest, now, old, old_of, once, pause, promote, queue_of, queues, receipts, remove_empty, remove_policy, requeue,
+        resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
+    listed: complete, completed, extend, finish_same, forget, held, lease, limits, live, lock, lock_dead, lock_due,
+        redrive, remove, seen;
+    repeated: exhausted, head, heads, leased, taken;
+    worded: dead, stats;
+);
+
+impl Statements {
+    pub(crate) fn jobs(&self, queues: &Queues, direction: Direction) -> &str {
+        self.jobs[place(direction)].of(queues)
+    }
+
+    pub(crate) fn history(&self, queues: &Queues, direction: Direction) -> &str {
+        self.history[place(direction)].of(queues)
+    }
+}
+
+/// `text` with the prefix of the tables in it, and without comments, which need not travel.
+pub(crate) fn put_in(prefix: &TablePrefix, text: &str) -> String {
+    let bare = text.lines().map(|line| line.split("--").next().unwrap_or_default().trim());
+    let bare: Vec<&str> = bare.filter(|line| !line.is_empty()).collect();
+    bare.join("\n").replace("{prefix}", prefix.as_str())
+}
+
+fn both_ways(text: &str) -> [Worded; 2] {
+    [("ASC", ">"), ("DESC", "<")].map(|(direction, beyond)| {
+        Worded::new(&text.replace("{direction}", direction).replace("{beyond}", beyond))
+    })
+}
+
+fn place(direction: Direction) -> usize {
+    match direction {
+        Direction::OldestFirst => 0,
+        Direction::NewestFirst => 1,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_as_long_as_a_power_of_two() {
+        let sql = Statements::new(&TablePrefix::new("app_").unwrap());
+        let (text, size) = sql.remove.of(3);
+        assert_eq!((text, size), ("DELETE FROM app_job_queue WHERE id IN (?,?,?,?)", 4));
+        assert_eq!(sql.leased.of(2).0.matches(" UNION ALL ").count(), 1);
+        assert_eq!(sql.enqueue.of(10_000).1, 16_384);
+    }
+
+    #[test]
+    fn no_comment_travels_and_nothing_is_left_to_be_put_in() {
+        let sql = Statements::new(&TablePrefix::default());
+        for text in [&sql.requeue, &sql.rules, &sql.stuck] {
+            assert!(!text.contains("--") && !text.contains('{'), "{text}");
+        }
+        assert!(sql.jobs(&Queues::all(), Direction::NewestFirst).contains("ORDER BY j.id DESC"));
+    }
+}

@@ -1,0 +1,246 @@
+//! A harness for the conformance suite on a real server: a database for each check.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use diesel::sql_types::Text;
+use diesel_async::pooled_connection::deadpool::Object;
+use diesel_async::{
+    AnsiTransactionManager, AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection,
+    TransactionManager,
+};
+use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_mysql::MysqlStore;
+
+pub(crate) const MYSQL: &str = "LEASEHOLD_TEST_MYSQL_URL";
+pub(crate) const MARIADB: &str = "LEASEHOLD_TEST_MARIADB_URL";
+
+/// Both servers, by the variables that have their URLs.
+pub(crate) const BOTH: [&str; 2] = [MYSQL, MARIADB];
+
+/// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
+pub(crate) fn url(variable: &str) -> String {
+    match std::env::var(variable) {
+        Ok(url) => url,
+        Err(_) => panic!(
+            "{variable} is not set: run `cargo xtask test -p leasehold-mysql`, or `cargo xtask servers` and set what it prints"
+        ),
+    }
+}
+
+/// The same server, but another database.
+pub(crate) fn with_database(url: &str, name: &str) -> String {
+    let (place, _) = url.rsplit_once('/').unwrap();
+    format!("{place}/{name}")
+}
+
+/// A plain connection, as a user would open it.
+pub(crate) async fn plain(url: &str) -> AsyncMysqlConnection {
+    AsyncMysqlConnection::establish(&url.replacen("mariadb:", "mysql:", 1)).await.unwrap()
+}
+
+/// A database that nobody else has, in this process or another, dropped with this.
+pub(crate) struct Fresh {
+    server: String,
+    pub(crate) name: String,
+    pub(crate) url: String,
+}
+
+impl Fresh {
+    /// On the server that a variable names.
+    pub(crate) async fn on(variable: &str) -> Self {
+        Self::at(&url(variable)).await
+    }
+
+    /// On the server at a URL.
+    pub(crate) async fn at(server: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{}_{count}", std::process::id());
+        let mut conn = plain(server).await;
+        conn.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await.unwrap();
+        conn.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        Self { server: server.to_owned(), url: with_database(server, &name), name }
+    }
+
+    /// A store on it, with its tables.
+    pub(crate) async fn store(&self) -> MysqlStore {
+        let store = MysqlStore::connect(&self.url).await.unwrap();
+        store.migrate().await.unwrap();
+        store
+    }
+
+    /// Gone, unless the server is.
+    pub(crate) async fn drop(&self) {
+        let mut conn = plain(&self.server).await;
+        conn.batch_execute(&format!("DROP DATABASE {}", self.name)).await.unwrap();
+    }
+}
+
+/// One server, and who connects to it.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) url: String,
+    /// What the user of the store may do, if that is less than everything.
+    pub(crate) grants: Option<&'static str>,
+}
+
+/// One database, and a store on it for transactions.
+pub(crate) struct Database {
+    fresh: Fresh,
+    url: String,
+    pub(crate) home: MysqlStore,
+}
+
+impl Server {
+    pub(crate) fn new(name: &'static str, variable: &str) -> Self {
+        Self { name, url: url(variable), grants: None }
+    }
+
+    /// As a user who may do no more than this.
+    pub(crate) fn restricted(name: &'static str, variable: &str, grants: &'static str) -> Self {
+        Self { grants: Some(grants), ..Self::new(name, variable) }
+    }
+
+    async fn open(url: &str) -> Result<MysqlStore> {
+        MysqlStore::builder().pool_size(8).connect(url).await
+    }
+}
+
+#[async_trait]
+impl Harness for Server {
+    type Database = Database;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn create(&self) -> Result<Database, BoxError> {
+        let fresh = Fresh::at(&self.url).await;
+        let mut url = fresh.url.clone();
+        fresh.store().await;
+        let mut conn = plain(&fresh.url).await;
+        conn.batch_execute("CREATE TABLE ledger (entry TEXT NOT NULL) ENGINE = InnoDB").await?;
+        if let Some(grants) = self.grants {
+            let user = format!("u_{}", fresh.name);
+            conn.batch_execute(&format!("CREATE USER {user}@'%' IDENTIFIED BY 'word'")).await?;
+            for grant in grants.split(';').map(str::trim).filter(|grant| !grant.is_empty()) {
+                let grant =
+                    grant.replace("{database}", &fresh.name).replace("{user}", &format!("{user}@'%'"));
+                conn.batch_execute(&grant).await?;
+            }
+            conn.batch_execute(&format!("GRANT SELECT, INSERT ON {}.ledger TO {user}@'%'", fresh.name))
+                .await?;
+            url = url.replacen("leasehold@", &format!("{user}:word@"), 1);
+        }
+        let home = Self::open(&url).await?;
+        Ok(Database { fresh, url, home })
+    }
+
+    async fn destroy(&self, database: &Database) -> Result<(), BoxError> {
+        database.home.pool().close();
+        database.fresh.drop().await;
+        Ok(())
+    }
+
+    async fn connect(&self, database: &Database) -> Result<Arc<dyn Store>, BoxError> {
+        Ok(Arc::new(Self::open(&database.url).await?))
+    }
+
+    async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
+        let by = format!("INTERVAL {} MICROSECOND", by.as_micros());
+        let mut conn = plain(&database.fresh.url).await;
+        conn.batch_execute("START TRANSACTION").await?;
+        for text in [
+            "UPDATE job_queue SET available_at = available_at - {by}, lease_until = lease_until - {by},
+                 first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by}",
+            "UPDATE job_history SET created_at = created_at - {by}, started_at = started_at - {by},
+                 finished_at = finished_at - {by}",
+            "UPDATE job_queue_limit SET full_at = full_at - {by}",
+            "COMMIT",
+        ] {
+            conn.batch_execute(&text.replace("{by}", &by)).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let mut conn = database.home.pool().get().await?;
+        AnsiTransactionManager::begin_transaction(&mut *conn).await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
+    async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let conn = database.home.pool().get().await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
+    async fn ledger(&self, database: &Database) -> Result<Vec<String>, BoxError> {
+        #[derive(diesel::QueryableByName)]
+        struct Entry {
+            #[diesel(sql_type = Text)]
+            entry: String,
+        }
+        let mut conn = database.home.pool().get().await?;
+        let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(&mut conn).await?;
+        Ok(entries.into_iter().map(|entry| entry.entry).collect())
+    }
+}
+
+/// A transaction of diesel-async's. Dropped before its end, its connection is given up, so that the server rolls back.
+struct Session {
+    store: MysqlStore,
+    conn: Option<Object<AsyncMysqlConnection>>,
+}
+
+impl Session {
+    fn new(database: &Database, conn: Object<AsyncMysqlConnection>) -> Self {
+        Self { store: database.home.clone(), conn: Some(conn) }
+    }
+
+    fn conn(&mut self) -> &mut Object<AsyncMysqlConnection> {
+        self.conn.as_mut().unwrap()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.conn.take().map(Object::take));
+    }
+}
+
+#[async_trait]
+impl Transaction for Session {
+    async fn enqueue_in(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let store = self.store.clone();
+        store.enqueue_in(self.conn(), jobs).await
+    }
+
+    async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
+        let store = self.store.clone();
+        store.settle_in(self.conn(), receipt, verdict).await
+    }
+
+    async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {
+        let store = self.store.clone();
+        store.once_in(self.conn(), key).await
+    }
+
+    async fn write(&mut self, entry: &str) -> Result<(), BoxError> {
+        let insert = diesel::sql_query("INSERT INTO ledger VALUES (?)");
+        insert.bind::<Text, _>(entry).execute(self.conn()).await?;
+        Ok(())
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {
+        Ok(AnsiTransactionManager::commit_transaction(&mut **self.conn()).await?)
+    }
+
+    async fn rollback(mut self: Box<Self>) -> Result<(), BoxError> {
+        Ok(AnsiTransactionManager::rollback_transaction(&mut **self.conn()).await?)
+    }
+}
