@@ -1,7 +1,7 @@
 //! The SQLite backend of Leasehold: the queue lives in a file, or in memory, with no server and nothing to install.
 //!
 //! It keeps the promises of [`leasehold_core::contract`], for any number of processes on one file. What its
-//! [`Capabilities`](leasehold_core::Capabilities) leave out: an open transaction holds up all other writers, hints stay within the
+//! [`Capabilities`] leave out: an open transaction holds up all other writers, hints stay within the
 //! store, and events are not told.
 //!
 //! # How it works
