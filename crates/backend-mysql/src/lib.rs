@@ -1,7 +1,7 @@
 //! The MySQL and MariaDB backend of Leasehold: the queue lives in tables beside your own.
 //!
 //! It keeps the promises of [`leasehold_core::contract`] on MySQL 8.0.16 and newer and on MariaDB 10.6 and newer, by one set of
-//! statements. What its [`Capabilities`](leasehold_core::Capabilities) leave out: hints come from the store's own operations and
+//! statements. What its [`Capabilities`] leave out: hints come from the store's own operations and
 //! from looking, not from the server, and events are not told.
 //!
 //! # How it works
