@@ -71,6 +71,19 @@ pub fn pgbouncer() -> Result<PathBuf, Error> {
     Ok(kept.join("bin/pgbouncer"))
 }
 
+/// The program of Redis 7, as Debian 12 has it. Fetches it if it is missing; nothing is installed, so that no server for
+/// everybody is started.
+///
+/// # Errors
+/// It could not be fetched.
+pub fn redis() -> Result<PathBuf, Error> {
+    let kept = cache::directory("redis-7", |directory| {
+        // The program of the server is a link to one of the tools.
+        debian::unpack("bookworm", "redis-server redis-tools", Path::new("usr/bin/redis-server"), directory)
+    })?;
+    Ok(kept.join("bin/redis-server"))
+}
+
 /// The version in `PgBouncer 1.26.1`.
 fn pgbouncer_version(text: &str) -> Option<(u32, u32)> {
     let version = text.lines().find_map(|line| line.strip_prefix("PgBouncer "))?;

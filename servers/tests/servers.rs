@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leasehold_servers::{PgBouncer, Postgres, PostgresVersion};
+use leasehold_servers::{PgBouncer, Postgres, PostgresVersion, Redis};
 
 fn is_running(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
@@ -66,4 +66,23 @@ fn a_server_that_cannot_start_says_why() {
     let error = Postgres::start(PostgresVersion::V15, &[("shared_buffers", "a lot")]).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("invalid value for parameter"), "{text}");
+}
+
+#[test]
+fn redis_survives_a_crash_with_its_data_and_its_port() {
+    let server = Redis::start(&[]).unwrap();
+    assert_eq!(server.command("SET kept 7").unwrap(), "+OK");
+    let (first, url) = (server.pid().unwrap(), server.url());
+
+    server.kill().unwrap();
+    assert!(!is_running(first));
+    assert!(server.command("PING").is_err());
+
+    server.restart().unwrap();
+    assert_eq!(server.url(), url);
+    assert_eq!(server.command("STRLEN kept").unwrap(), ":1");
+
+    let last = server.pid().unwrap();
+    drop(server);
+    assert!(!is_running(last));
 }

@@ -1,4 +1,4 @@
-# Unpacks a package of a Debian suite and the libraries it needs, and writes a script that runs its program with them.
+# Unpacks a package (or several, in one word) of a Debian suite and the libraries it needs, and writes a script that runs its program with them.
 # apt works on a state of its own in which nothing is installed, so it names every library, down to the C library:
 # those of this machine may be too old. It checks the signatures as ever.
 # usage: unpack-debian.sh SUITE PACKAGE PROGRAM DIRECTORY
@@ -22,19 +22,22 @@ private_apt() {
 }
 private_apt update
 # Of the closure only libraries, by their names: what else a package asks for serves its installation.
-needed=$(private_apt --yes --no-install-recommends --print-uris install "$package" | cut -d ' ' -f 2 | cut -d _ -f 1 |
+needed=$(private_apt --yes --no-install-recommends --print-uris install $package | cut -d ' ' -f 2 | cut -d _ -f 1 |
     grep -E '^(lib|zlib)' | grep -Ev '^libperl|-perl$')
 cd "$apt/packages"
-private_apt download "$package" $needed
+private_apt download $package $needed
 for file in *.deb; do dpkg-deb -x "$file" "$root"; done
 cd "$directory"
 rm -rf "$apt"
 
 # A program starts with the loader that it names, and that one is of this machine; so the loader is started instead.
-loader=$(cd "$root" && find usr/lib -name 'ld-linux*' | head -n 1)
+# Up to Debian 12, packages have libraries in lib as well as in usr/lib.
+loader=$(cd "$root" && find . -name 'ld-linux*' -path '*-linux-gnu*/*' | head -n 1)
+loader=${loader#./} libraries=${loader%/*}
+libraries=${libraries#usr/}
 cat >"bin/${program##*/}" <<SCRIPT
 #!/bin/sh
 root=\${0%/*}/../root
-exec "\$root/$loader" --library-path "\$root/${loader%/*}" "\$root/$program" "\$@"
+exec "\$root/$loader" --library-path "\$root/usr/$libraries:\$root/$libraries" "\$root/$program" "\$@"
 SCRIPT
 chmod +x "bin/${program##*/}"
