@@ -1,0 +1,24 @@
+-- Accepts jobs into the queues of one slot: all of them, since a script is not interrupted (E1).
+local answers = {}
+for _ = 1, number() do
+    local base, id, kind, priority = queue(number()), arg(), arg(), arg()
+    local unique_key, payload, headers, max_attempts = arg(), arg(), arg(), arg()
+    local available_at = schedule()
+    local winner = unique_key ~= '' and redis.call('HGET', base .. ':unique', unique_key)
+    if winner then
+        answers[#answers + 1] = winner -- E3, E4
+    else
+        answers[#answers + 1] = id
+        local key = base .. ':' .. id
+        redis.call('HSET', key, 'kind', kind, 'priority', priority, 'payload', payload, 'headers', headers,
+            'attempts', 0, 'max_attempts', max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0,
+            'created_at', now, 'updated_at', now) -- E11
+        if unique_key ~= '' then
+            redis.call('HSET', key, 'unique_key', unique_key)
+            redis.call('HSET', base .. ':unique', unique_key, id)
+        end
+        redis.call('ZADD', base .. ':live', 0, id)
+        redis.call('ZADD', base .. ':ready', 0, rank(priority, available_at, id))
+    end
+end
+return answers

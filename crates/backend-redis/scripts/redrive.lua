@@ -1,0 +1,27 @@
+-- Puts dead letters of one slot back into their queues. The answer to each is `moved`, `conflict` or `gone`.
+local answers = {}
+for position = 1, number() do
+    local base, id = queue(number()), arg()
+    local key = base .. ':' .. id
+    local row = redis.call('HMGET', key, 'status', 'unique_key', 'priority', 'max_attempts', 'finished_at')
+    local answer = 'gone'
+    if row[1] == 'dead_letter' then
+        local taken = row[2] and redis.call('HEXISTS', base .. ':unique', row[2]) == 1
+        answer = taken and 'conflict' or 'moved' -- X4
+        if not taken then
+            redis.call('ZREM', base .. ':history', id)
+            redis.call('ZREM', base .. ':dead', id)
+            redis.call('ZREM', base .. ':ended', row[5] .. id)
+            redis.call('HDEL', key, 'status', 'finished_at', 'worker')
+            redis.call('HSET', key, 'attempts', 0, 'available_at', now, 'updated_at', now) -- X2
+            redis.call('HINCRBY', key, 'redrives', 1) -- X5
+            if row[2] then
+                redis.call('HSET', base .. ':unique', row[2], id)
+            end
+            redis.call('ZADD', base .. ':live', 0, id)
+            redis.call('ZADD', base .. ':ready', 0, rank(row[3], now, id))
+        end
+    end
+    answers[position] = answer
+end
+return answers
