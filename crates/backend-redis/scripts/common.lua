@@ -1,5 +1,5 @@
--- What every script begins with. ARGV: the shift of the clock in microseconds, the version of the policies that the
--- caller knows, or nothing; KEYS: the key of that version if there is one, then the queues.
+-- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the version of the
+-- policies that the caller knows, or nothing; KEYS: the key of that version if there is one, then the queues.
 -- Times are text of 18 digits, 12 of seconds and 6 of microseconds, which sorts as time does; ids are 19 digits.
 -- A number of Lua could not keep either exactly.
 local place = 0
@@ -27,6 +27,7 @@ local function between(from, to)
     return math.max(0, seconds * 1000000 + tonumber(string.sub(to, 13)) - tonumber(string.sub(from, 13)))
 end
 
+local channel = arg()
 local clock = redis.call('TIME')
 local now = later(string.format('%012d%06d', clock[1], clock[2]), number())
 local version = arg()
@@ -39,6 +40,25 @@ if version ~= '' then
 end
 local function queue(index)
     return KEYS[before_queues + index]
+end
+
+-- What happened is told in one message, in order, when all of it has happened. Nobody's permission to publish must be
+-- asked when it is too late.
+local news = {}
+local function tell(kind, id)
+    news[#news + 1] = kind .. ' ' .. id
+end
+local function publish()
+    if #news > 0 then
+        redis.pcall('PUBLISH', channel, now .. '\n' .. table.concat(news, '\n'))
+    end
+end
+
+-- Counts the live jobs by attempts, but for those that have spent none: they are the rest.
+local function count(base, attempts, by)
+    if attempts > 0 then
+        redis.call('HINCRBY', base .. ':attempts', attempts, by)
+    end
 end
 
 -- A time, given as nothing, a delay or a time: one in the past means now (E8).
@@ -57,14 +77,23 @@ local function rank(priority, available_at, id)
     return string.format('%010d', 2147483647 - tonumber(priority)) .. available_at .. id
 end
 
--- Takes a live job out of the index that it is in.
+-- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
+local function remove_waiting(base, id, member, attempts)
+    redis.call('ZREM', base .. ':ready', member)
+    redis.call('ZREM', base .. ':due', string.sub(member, 11))
+    if attempts > 0 then
+        redis.call('ZREM', base .. ':retried', string.sub(member, 11))
+    end
+end
+
+-- Takes a live job out of the indexes that it is in.
 local function unplace(base, id, job)
     if job.lease_until then
         redis.call('ZREM', base .. ':leased', job.lease_until .. id)
     elseif job.attempts >= job.max_attempts then
         redis.call('ZREM', base .. ':spent', id)
     else
-        redis.call('ZREM', base .. ':ready', rank(job.priority, job.available_at, id))
+        remove_waiting(base, id, rank(job.priority, job.available_at, id), job.attempts)
     end
 end
 
@@ -74,6 +103,10 @@ local function wait(base, id, job)
         redis.call('ZADD', base .. ':spent', 0, id)
     else
         redis.call('ZADD', base .. ':ready', 0, rank(job.priority, job.available_at, id))
+        redis.call('ZADD', base .. ':due', 0, job.available_at .. id)
+        if job.attempts > 0 then
+            redis.call('ZADD', base .. ':retried', 0, job.available_at .. id)
+        end
     end
 end
 
@@ -95,6 +128,10 @@ end
 -- Puts a live job back without its lease.
 local function requeue(base, id, job, available_at, attempts)
     unplace(base, id, job)
+    if attempts ~= job.attempts then
+        count(base, job.attempts, -1)
+        count(base, attempts, 1)
+    end
     job.lease_until, job.available_at, job.attempts = nil, available_at, attempts
     redis.call('HDEL', job.key, 'lease_until', 'worker')
     redis.call('HSET', job.key, 'available_at', available_at, 'attempts', attempts, 'updated_at', now)
@@ -104,6 +141,7 @@ end
 -- Ends a live job: one row of the history, or none (S12, P7). The row is the job's own, so that it is in one place.
 local function finish(base, id, job, status, document, keeps)
     unplace(base, id, job)
+    count(base, job.attempts, -1)
     redis.call('ZREM', base .. ':live', id)
     if job.unique_key then
         redis.call('HDEL', base .. ':unique', job.unique_key)

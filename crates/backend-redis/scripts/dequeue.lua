@@ -66,10 +66,13 @@ local leased = {}
 local function lease(q, member)
     local id = string.sub(member, 29)
     local key = q.base .. ':' .. id
-    redis.call('ZREM', q.base .. ':ready', member)
-    if redis.call('HEXISTS', key, 'max_attempts') == 0 then
-        return false -- somebody has removed it by hand
+    local attempts = tonumber(redis.call('HGET', key, 'attempts'))
+    remove_waiting(q.base, id, member, attempts or 1)
+    if not attempts then
+        return -- somebody has removed it by hand
     end
+    count(q.base, attempts, -1)
+    count(q.base, attempts + 1, 1)
     local lease_until = later(now, q.lease) -- D7, P6
     redis.call('ZADD', q.base .. ':leased', 0, lease_until .. id)
     redis.call('HINCRBY', key, 'attempts', 1) -- D3
@@ -83,7 +86,7 @@ local function lease(q, member)
         redis.call('HSET', q.base .. ':bucket', 'rate', q.rate, 'full_at', full_at)
     end
     leased[#leased + 1] = { q.index, id, redis.call('HGETALL', key) }
-    return true
+    tell('leased', id)
 end
 
 if mode == 'turns' then
@@ -104,6 +107,7 @@ if mode == 'turns' then
         end
         open, rounds = again, rounds - 1
     end
+    publish()
     return leased
 end
 
@@ -129,4 +133,5 @@ end
 for index = 1, math.min(limit, #found) do
     lease(found[index][2], found[index][1])
 end
+publish()
 return leased

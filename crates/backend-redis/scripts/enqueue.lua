@@ -18,7 +18,9 @@ for _ = 1, number() do
             redis.call('HSET', base .. ':unique', unique_key, id)
         end
         redis.call('ZADD', base .. ':live', 0, id)
-        redis.call('ZADD', base .. ':ready', 0, rank(priority, available_at, id))
+        wait(base, id, { priority = priority, available_at = available_at, attempts = 0, max_attempts = 1 })
+        tell('enqueued', id)
     end
 end
+publish()
 return answers

@@ -4,7 +4,9 @@ for _ = 1, number() do
     local base, id, epoch, micros = queue(number()), arg(), arg(), number()
     local job = live(base, id)
     local answer = ''
-    if job and job.lease_until and job.epoch == epoch and job.lease_until > now then -- H3, H4
+    if job and not (job.lease_until and job.epoch == epoch) then
+        tell('lease_lost', id) -- H4
+    elseif job and job.lease_until > now then -- H3
         answer = later(now, micros)
         if answer > job.lease_until then
             redis.call('ZREM', base .. ':leased', job.lease_until .. id)
@@ -16,4 +18,5 @@ for _ = 1, number() do
     end
     answers[#answers + 1] = answer
 end
+publish()
 return answers

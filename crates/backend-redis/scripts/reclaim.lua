@@ -14,7 +14,6 @@ local function reclaim(index, id, policy)
     if not job then
         return
     end
-    local fate = ''
     if job.lease_until then
         redis.call('HINCRBY', job.key, 'epoch', 1) -- R8
     end
@@ -23,12 +22,14 @@ local function reclaim(index, id, policy)
             or redis.call('HGET', job.key, 'last_error') or '{"error":"attempts_exhausted"}'
         taken[#taken + 1] = { index, id, job.kind, job.attempts, job.worker or '', '' }
         finish(base, id, job, 'dead_letter', error, true) -- R3, R4
+        tell('dead_lettered', id)
     else
         local micros = policy.waits and delay(policy.backoff, job.attempts, share(policy.jitter)) or 0 -- R2, P12
         local available_at = later(now, micros)
         taken[#taken + 1] = { index, id, job.kind, job.attempts, job.worker or '', available_at }
         requeue(base, id, job, available_at, job.attempts)
         redis.call('HSET', job.key, 'last_error', '{"error":"lease_expired"}')
+        tell('reclaimed', id)
     end
 end
 
@@ -48,4 +49,5 @@ for index = 1, #KEYS - before_queues do
         end
     end
 end
+publish()
 return taken

@@ -3,7 +3,7 @@ local answers = {}
 for position = 1, number() do
     local base, id = queue(number()), arg()
     local key = base .. ':' .. id
-    local row = redis.call('HMGET', key, 'status', 'unique_key', 'priority', 'max_attempts', 'finished_at')
+    local row = redis.call('HMGET', key, 'status', 'unique_key', 'priority', 'finished_at')
     local answer = 'gone'
     if row[1] == 'dead_letter' then
         local taken = row[2] and redis.call('HEXISTS', base .. ':unique', row[2]) == 1
@@ -11,7 +11,7 @@ for position = 1, number() do
         if not taken then
             redis.call('ZREM', base .. ':history', id)
             redis.call('ZREM', base .. ':dead', id)
-            redis.call('ZREM', base .. ':ended', row[5] .. id)
+            redis.call('ZREM', base .. ':ended', row[4] .. id)
             redis.call('HDEL', key, 'status', 'finished_at', 'worker')
             redis.call('HSET', key, 'attempts', 0, 'available_at', now, 'updated_at', now) -- X2
             redis.call('HINCRBY', key, 'redrives', 1) -- X5
@@ -19,9 +19,11 @@ for position = 1, number() do
                 redis.call('HSET', base .. ':unique', row[2], id)
             end
             redis.call('ZADD', base .. ':live', 0, id)
-            redis.call('ZADD', base .. ':ready', 0, rank(row[3], now, id))
+            wait(base, id, { priority = row[3], available_at = now, attempts = 0, max_attempts = 1 })
+            tell('redriven', id)
         end
     end
     answers[position] = answer
 end
+publish()
 return answers

@@ -8,4 +8,5 @@ else
     redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 end
 redis.call('INCR', KEYS[1])
+redis.pcall('PUBLISH', ARGV[4], 'policy ' .. ARGV[2])
 return 1

@@ -13,6 +13,7 @@ use crate::dequeue::Turns;
 use crate::error::{Effect, failed};
 use crate::keys::KeyPrefix;
 use crate::link::Link;
+use crate::wake::Hub;
 use crate::{RedisStore, Shared};
 
 /// The settings of a [`RedisStore`]. What is not said is as [`RedisStore::connect`] has it.
@@ -92,14 +93,18 @@ impl RedisStoreBuilder {
         link.catch_up("connect").await?;
         let capabilities = Capabilities {
             transactions: false,
-            wakeups: false,
-            shared_wakeups: false,
-            events: false,
             durable: appends,
             payload_limit: self.payload_limit,
             ..Capabilities::full()
         };
-        let shared = Shared { link, turns: Turns::default(), capabilities, client, builder: self };
+        let shared = Shared {
+            link,
+            turns: Turns::default(),
+            hub: Hub::default(),
+            capabilities,
+            client,
+            builder: self,
+        };
         Ok(RedisStore { shared: Arc::new(shared) })
     }
 }

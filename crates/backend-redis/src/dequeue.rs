@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use leasehold_core::{Dequeue, Job, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record, Result};
+use leasehold_core::{
+    Dequeue, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record, Result,
+};
 
 use crate::directory::Directory;
 use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id};
@@ -175,4 +177,11 @@ fn rules(link: &Link, directory: &Directory, request: &Dequeue, queue: &QueueNam
 /// A rate, as its bucket has it: another one starts with a full bucket.
 pub(crate) fn rate_text(rate: &RateLimit) -> String {
     format!("{}/{}", rate.per_sec(), rate.burst())
+}
+
+/// The job that a queue would give out first, limits aside that are not reached.
+pub(crate) async fn first(link: &Link, queue: &QueueName) -> Result<Option<JobId>> {
+    let request = Dequeue::new(queue, "explain")?;
+    let ranks: Vec<String> = call(link, &request, Manner::Peek, std::slice::from_ref(queue), 1).await?;
+    ranks.first().and_then(|rank| rank.get(28..)).map(answered_id).transpose()
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use leasehold_core::{
-    Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, QueueUsage, Receipt,
-    ReceiptStatus, Record, Result,
+    Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, Receipt, ReceiptStatus,
+    Record, Result,
 };
 
-use crate::dequeue::rate_text;
 use crate::error::Effect;
 use crate::id;
 use crate::link::Link;
@@ -64,24 +63,6 @@ pub(crate) async fn receipts(link: &Link, receipts: &[Receipt]) -> Result<Vec<Re
         records.insert(record.id(), record);
     }
     Ok(receipts.iter().map(|receipt| ReceiptStatus::of(*receipt, records.get(&receipt.job))).collect())
-}
-
-/// What the limits of a queue see.
-pub(crate) async fn usage(link: &Link, queue: &QueueName) -> Result<QueueUsage> {
-    link.catch_up("usage").await?;
-    let now = link.now("usage").await?;
-    let base = link.prefix.queue(queue);
-    let mut pipeline = redis::pipe();
-    pipeline.zcard(format!("{base}:leased"));
-    pipeline.cmd("HMGET").arg(format!("{base}:bucket")).arg("rate").arg("full_at");
-    type Seen = (u64, (Option<String>, Option<String>));
-    let (leased, (rate, full_at)) = link.send::<Seen>("usage", Effect::Read, &pipeline).await?;
-    let limit = link.known(|directory| directory.policy(queue).rate);
-    let next_token_at = limit.and_then(|limit| {
-        let full_at = full_at.filter(|_| rate == Some(rate_text(&limit))).and_then(|text| row::time(&text));
-        (limit.tokens(full_at, now) == 0).then(|| limit.next_token_at(full_at, now))
-    });
-    Ok(QueueUsage { leased, next_token_at })
 }
 
 /// The ids of an index over several queues.

@@ -59,6 +59,11 @@ impl KeyPrefix {
         self.common("sequence")
     }
 
+    /// Where it is published what happened.
+    pub(crate) fn events(&self) -> String {
+        self.common("events")
+    }
+
     fn common(&self, name: &str) -> String {
         format!("{{{self}}}:{name}")
     }

@@ -1,8 +1,7 @@
 //! The Redis backend of Leasehold: the queue lives in Redis 7 or Valkey, in Lua scripts that are each atomic.
 //!
 //! It keeps the promises of [`leasehold_core::contract`], but for those that need a transaction of yours: there is none to
-//! share, so [`RedisStore`] is a [`Store`] and no `TxStore`, and the compiler says so. What else its [`Capabilities`] leave
-//! out: hints and events are not told.
+//! share, so [`RedisStore`] is a [`Store`] and no `TxStore`, and the compiler says so.
 //!
 //! # How it works
 //!
@@ -26,6 +25,7 @@ mod dequeue;
 mod directory;
 mod enqueue;
 mod error;
+mod facts;
 mod heartbeat;
 mod history;
 mod id;
@@ -38,6 +38,7 @@ mod reclaim;
 mod row;
 mod script;
 mod settle;
+mod wake;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,16 +46,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold_core::{
-    BatchSize, Capabilities, Dequeue, Enqueued, FinishedJob, HeartbeatOutcome, HistoryFilter, Intervention,
-    Job, JobFilter, JobId, LeaseFor, NewJob, Page, Policies, Prune, QueueName, QueuePattern, QueuePolicy,
-    QueueUsage, Receipt, ReceiptStatus, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store,
-    Verdict, backend,
+    BatchSize, Capabilities, Dequeue, Enqueued, Events, Explanation, FinishedJob, HeartbeatOutcome,
+    HistoryFilter, Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies,
+    Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus,
+    Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
 
 pub use crate::builder::RedisStoreBuilder;
 use crate::dequeue::Turns;
 pub use crate::keys::KeyPrefix;
 use crate::link::Link;
+use crate::wake::Hub;
 
 /// A store in Redis. Clones are handles on the same connection.
 #[derive(Clone)]
@@ -66,6 +68,7 @@ pub struct RedisStore {
 pub(crate) struct Shared {
     link: Link,
     turns: Turns,
+    hub: Hub,
     capabilities: Capabilities,
     client: redis::Client,
     builder: RedisStoreBuilder,
@@ -175,7 +178,19 @@ impl Store for RedisStore {
     }
 
     async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {
-        inspect::usage(&self.shared.link, queue).await
+        facts::usage(&self.shared.link, queue).await
+    }
+
+    async fn explain(&self, id: JobId) -> Result<Explanation> {
+        facts::explain(&self.shared.link, id).await
+    }
+
+    async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>> {
+        facts::stats(&self.shared.link, queues).await
+    }
+
+    async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {
+        facts::next_available_at(&self.shared.link, queues).await
     }
 
     async fn pause(&self, pattern: &QueuePattern) -> Result<()> {
@@ -189,5 +204,13 @@ impl Store for RedisStore {
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
         let Shared { builder, client, .. } = &*self.shared;
         Ok(Some(Arc::new(builder.clone().open(client.clone()).await?)))
+    }
+
+    async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
+        wake::wakeups(&self.shared, queues).await
+    }
+
+    async fn subscribe(&self, queues: &Queues) -> Result<Events> {
+        wake::subscribe(&self.shared, queues).await
     }
 }

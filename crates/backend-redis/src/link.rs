@@ -65,9 +65,8 @@ impl Link {
         for _ in 0..TRIES {
             let call = self.known(|directory| {
                 let mut call = Call::new(script);
-                call.arg(self.shift.load(Ordering::Relaxed))
-                    .arg(directory.version())
-                    .key(self.prefix.version());
+                call.arg(self.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
+                call.arg(directory.version()).key(self.prefix.version());
                 fill(directory, &mut call);
                 call
             });

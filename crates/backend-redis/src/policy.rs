@@ -33,7 +33,7 @@ pub(crate) async fn change(
         let text = text.map_err(|error| StoreError::backend(operation, error))?;
         let mut call = Call::new(&scripts::set_policy);
         call.key(link.prefix.version()).key(link.prefix.policies());
-        call.arg(version).arg(pattern.to_string()).arg(text);
+        call.arg(version).arg(pattern.to_string()).arg(text).arg(link.prefix.events());
         if link.call::<bool>(operation, Effect::Write, &call).await? {
             return link.catch_up(operation).await;
         }

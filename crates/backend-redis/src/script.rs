@@ -28,6 +28,7 @@ pub(crate) mod scripts {
         intervene after "../scripts/common.lua",
         redrive after "../scripts/common.lua",
         prune after "../scripts/common.lua",
+        facts after "../scripts/common.lua",
         prune_ids after "../scripts/common.lua",
         directory,
         register,
