@@ -109,7 +109,8 @@ impl RedisStoreBuilder {
     }
 }
 
-/// Whether the server appends what it is told to a file. One that evicts keys is refused: it would lose jobs.
+/// Whether the server appends what it is told to a file. One that evicts keys is refused: it would lose jobs. So is a
+/// cluster: scripts still look at several slots.
 async fn check(mut connection: ConnectionManager) -> Result<bool> {
     let info = redis::cmd("INFO")
         .arg("memory")
@@ -126,6 +127,9 @@ async fn check(mut connection: ConnectionManager) -> Result<bool> {
             "the server evicts keys and would lose jobs: its maxmemory-policy is {eviction}, not noeviction"
         );
         return Err(StoreError::conflict(reason));
+    }
+    if fact("redis_mode") == "cluster" {
+        return Err(StoreError::unsupported("a Redis Cluster"));
     }
     let appends = fact("aof_enabled") == "1";
     let fsync = redis::cmd("CONFIG")

@@ -9,6 +9,7 @@ use leasehold_core::{
 };
 
 use crate::directory::Directory;
+use crate::error::Effect;
 use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id};
 use crate::row::{Row, readable};
 use crate::script::{Call, micros, scripts};
@@ -144,7 +145,7 @@ async fn call<T: redis::FromRedisValue>(
     queues: &[QueueName],
     limit: usize,
 ) -> Result<T> {
-    link.run("dequeue", &scripts::dequeue, |directory, call| {
+    link.run("dequeue", Effect::Write, &scripts::dequeue, |directory, call| {
         match manner {
             Manner::Order => call.arg("order").arg(limit).arg(0),
             Manner::Peek => call.arg("peek").arg(limit).arg(0),

@@ -19,12 +19,19 @@ pub(crate) struct Directory {
     numbers: BTreeMap<QueueName, u32>,
     policies: Policies,
     version: String,
+    /// Which server, as far as what it holds goes; empty before anything is known.
+    pub(crate) instance: String,
 }
 
 impl Directory {
     /// How many queues are known: all up to this number.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
+    }
+
+    /// Whether all this was learned from a server that has lost it since.
+    pub(crate) fn is_of_another(&self, instance: &str) -> bool {
+        !self.instance.is_empty() && self.instance != instance
     }
 
     pub(crate) fn version(&self) -> &str {

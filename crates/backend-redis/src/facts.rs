@@ -147,7 +147,7 @@ async fn facts(
     let mut all = Vec::with_capacity(queues.len());
     for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
         let answers: Vec<Answer> = link
-            .run(operation, &scripts::facts, |_, call| {
+            .run(operation, Effect::Read, &scripts::facts, |_, call| {
                 for queue in chunk {
                     call.key(link.prefix.queue(queue));
                 }

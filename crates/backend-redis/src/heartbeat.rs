@@ -2,6 +2,7 @@
 
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Result, StoreError, time};
 
+use crate::error::Effect;
 use crate::id;
 use crate::link::{Link, Places, answered_time};
 use crate::script::{micros, scripts};
@@ -21,7 +22,7 @@ pub(crate) async fn heartbeat(
     if !known.is_empty() {
         let places = Places::new(known.iter().map(|(_, queue)| *queue));
         let answers: Vec<String> = link
-            .run("heartbeat", &scripts::heartbeat, |directory, call| {
+            .run("heartbeat", Effect::Write, &scripts::heartbeat, |directory, call| {
                 places.keys(&link.prefix, call);
                 call.arg(known.len());
                 for (receipt, queue) in &known {

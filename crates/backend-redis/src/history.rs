@@ -87,7 +87,7 @@ async fn put_back(
     }
     let places = Places::new(letters.iter().map(|(queue, _)| queue));
     let answers: Vec<String> = link
-        .run("redrive", &scripts::redrive, |_, call| {
+        .run("redrive", Effect::Write, &scripts::redrive, |_, call| {
             places.keys(&link.prefix, call);
             call.arg(letters.len());
             for (queue, id) in letters {
@@ -139,7 +139,7 @@ async fn prune_ids(link: &Link, request: &Prune, ids: &[JobId]) -> Result<u64> {
         }
         let places = Places::new(chunk.iter().map(|(queue, _)| queue));
         forgotten += link
-            .run::<u64>("prune", &scripts::prune_ids, |directory, call| {
+            .run::<u64>("prune", Effect::Write, &scripts::prune_ids, |directory, call| {
                 places.keys(&link.prefix, call);
                 let statuses = statuses(request);
                 call.arg(limit - forgotten).arg(statuses.len()).arg(statuses);
@@ -166,7 +166,7 @@ async fn prune_queues(link: &Link, request: &Prune) -> Result<u64> {
             let looks =
                 |directory: &Directory| if age(request, directory, &queue).is_some() { BATCH } else { 0 };
             let (count, next): (u64, String) = link
-                .run("prune", &scripts::prune, |directory, call| {
+                .run("prune", Effect::Write, &scripts::prune, |directory, call| {
                     call.key(link.prefix.queue(&queue))
                         .arg(limit - forgotten)
                         .arg(looks(directory))

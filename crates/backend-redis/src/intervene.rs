@@ -2,6 +2,7 @@
 
 use leasehold_core::{Intervention, JobId, Result, Schedule, StoreError};
 
+use crate::error::Effect;
 use crate::id;
 use crate::link::Link;
 use crate::script::scripts;
@@ -16,7 +17,7 @@ pub(crate) async fn intervene(link: &Link, job: JobId, word: &Intervention) -> R
         Intervention::Promote => ("promote", "", Schedule::Now),
     };
     let answer: String = link
-        .run("intervene", &scripts::intervene, |directory, call| {
+        .run("intervene", Effect::Write, &scripts::intervene, |directory, call| {
             call.key(link.prefix.queue(&queue)).arg(id::text(job)).arg(name).arg(document);
             call.arg(kept(directory.policy(&queue).archive)).schedule(schedule);
         })

@@ -39,6 +39,11 @@ impl KeyPrefix {
         self.common("version")
     }
 
+    /// What tells a server that has lost everything from one that has not.
+    pub(crate) fn instance(&self) -> String {
+        self.common("instance")
+    }
+
     /// Patterns, and their policies as JSON.
     pub(crate) fn policies(&self) -> String {
         self.common("policies")

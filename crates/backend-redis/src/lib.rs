@@ -81,6 +81,7 @@ impl RedisStore {
     /// * [`Invalid`](leasehold_core::StoreError::Invalid) with the field `url`;
     /// * [`Conflict`](leasehold_core::StoreError::Conflict) if the server evicts keys: its `maxmemory-policy` must be
     ///   `noeviction`;
+    /// * [`Unsupported`](leasehold_core::StoreError::Unsupported) if it is a cluster;
     /// * [`Unavailable`](leasehold_core::StoreError::Unavailable) if it cannot be reached.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
@@ -214,3 +215,7 @@ impl Store for RedisStore {
         wake::subscribe(&self.shared, queues).await
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/redis.md")]
+struct Guide;

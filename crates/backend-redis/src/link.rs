@@ -18,7 +18,7 @@ use crate::script::{Call, scripts};
 use crate::{id, script};
 
 /// Policies that change so often during one call are somebody's mistake.
-const TRIES: usize = 100;
+pub(crate) const TRIES: usize = 100;
 
 /// How many queues one script may look at.
 pub(crate) const QUEUES_PER_SCRIPT: usize = 500;
@@ -59,23 +59,43 @@ impl Link {
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         operation: &'static str,
+        effect: Effect,
         script: &'static redis::Script,
         fill: impl Fn(&Directory, &mut Call) + Send + Sync,
     ) -> Result<T> {
         for _ in 0..TRIES {
-            let call = self.known(|directory| {
-                let mut call = Call::new(script);
-                call.arg(self.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
-                call.arg(directory.version()).key(self.prefix.version());
-                fill(directory, &mut call);
-                call
-            });
-            match self.call::<Option<T>>(operation, Effect::Write, &call).await? {
-                Some(answer) => return Ok(answer),
-                None => self.catch_up(operation).await?,
+            if let Some(answer) = self.try_run(operation, effect, script, &fill).await? {
+                return Ok(answer);
             }
         }
-        Err(StoreError::unavailable(operation, "the policies change all the time"))
+        Err(self.behind(operation))
+    }
+
+    /// The same, once. `None`: nothing was done, since something was not known; now it is.
+    pub(crate) async fn try_run<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        effect: Effect,
+        script: &'static redis::Script,
+        fill: impl Fn(&Directory, &mut Call) + Send + Sync,
+    ) -> Result<Option<T>> {
+        let call = self.known(|directory| {
+            let mut call = Call::new(script);
+            call.arg(self.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
+            call.arg(directory.version()).key(self.prefix.version());
+            fill(directory, &mut call);
+            call
+        });
+        let answer = self.call::<Option<T>>(operation, effect, &call).await?;
+        if answer.is_none() {
+            self.catch_up(operation).await?;
+        }
+        Ok(answer)
+    }
+
+    /// The error of somebody who never catches up.
+    pub(crate) fn behind(&self, operation: &'static str) -> StoreError {
+        StoreError::unavailable(operation, "the policies change all the time")
     }
 
     /// Calls a script as it is.
@@ -104,21 +124,23 @@ impl Link {
 
     /// Learns the queues and policies that are new.
     pub(crate) async fn catch_up(&self, operation: &'static str) -> Result<()> {
-        type News = (String, Option<HashMap<String, String>>, usize, Vec<String>);
+        type News = (String, String, Option<HashMap<String, String>>, usize, Vec<String>);
         // One at a time, or an old answer might come last.
         let _turn = self.learning.lock().await;
         loop {
             let (version, known) = self.known(|directory| (directory.version().to_owned(), directory.len()));
             let mut call = Call::new(&scripts::directory);
             call.key(self.prefix.version()).key(self.prefix.policies()).key(self.prefix.queues());
-            call.arg(version).arg(known).arg(fastrand::u32(1..));
-            let (version, policies, count, names) = self.call::<News>(operation, Effect::Read, &call).await?;
+            call.key(self.prefix.instance()).arg(version).arg(known).arg(fastrand::u32(1..));
+            let (instance, version, policies, count, names) =
+                self.call::<News>(operation, Effect::Read, &call).await?;
             let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
-            if count < known {
+            if directory.is_of_another(&instance) || count < known {
                 tracing::error!(known, count, "the server has lost queues");
                 *directory = Directory::default();
                 continue;
             }
+            directory.instance = instance;
             directory.learn(known, names);
             if let Some(policies) = policies {
                 directory.adopt(version, policies);

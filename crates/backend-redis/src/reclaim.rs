@@ -4,6 +4,7 @@ use leasehold_core::{
     BatchSize, Kind, OnExpiry, QueueName, Queues, ReclaimFate, Reclaimed, Result, WorkerId, backend,
 };
 
+use crate::error::Effect;
 use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time};
 use crate::script::scripts;
 
@@ -20,7 +21,7 @@ pub(crate) async fn reclaim(link: &Link, limit: BatchSize) -> Result<Vec<Reclaim
         }
         let seed = fastrand::u32(1..i32::MAX as u32);
         let taken: Vec<Taken> = link
-            .run("reclaim", &scripts::reclaim, |directory, call| {
+            .run("reclaim", Effect::Write, &scripts::reclaim, |directory, call| {
                 call.arg(left).arg(seed);
                 for queue in chunk {
                     let policy = directory.policy(queue);

@@ -5,6 +5,7 @@ use leasehold_core::{
 };
 
 use crate::directory::Directory;
+use crate::error::Effect;
 use crate::id;
 use crate::link::{Link, Places, answered_time};
 use crate::script::{Call, micros, scripts};
@@ -18,7 +19,7 @@ pub(crate) async fn settle(link: &Link, items: &[(Receipt, Verdict)]) -> Result<
         let places = Places::new(known.iter().map(|(_, queue)| *queue));
         let shares: Vec<f64> = known.iter().map(|_| 2.0 * fastrand::f64() - 1.0).collect();
         let answers: Vec<String> = link
-            .run("settle", &scripts::settle, |directory, call| {
+            .run("settle", Effect::Write, &scripts::settle, |directory, call| {
                 places.keys(&link.prefix, call);
                 call.arg(known.len());
                 for (((receipt, verdict), queue), share) in known.iter().zip(&shares) {

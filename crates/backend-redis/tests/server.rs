@@ -1,0 +1,115 @@
+//! What the server can do to a store: evict, forget scripts, crash, come back.
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold_core::{BatchSize, Dequeue, NewJob, Queues, Store, StoreError, Verdict};
+use leasehold_redis::RedisStore;
+use leasehold_servers::Redis;
+
+fn job(queue: &str) -> NewJob {
+    NewJob::builder(queue, "task").build().unwrap()
+}
+
+async fn connect(server: &Redis) -> RedisStore {
+    RedisStore::connect(&server.url()).await.unwrap()
+}
+
+/// Calls until the store answers. Each call waits for a connection, so that this is no busy loop.
+async fn until_answered(store: &RedisStore) {
+    let answered = async {
+        while store.now().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), answered).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_evicts_is_refused() {
+    let server = Redis::start(&[("maxmemory-policy", "allkeys-lru")]).unwrap();
+    let error = RedisStore::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Conflict { .. }), "{error:?}");
+    assert!(error.to_string().contains("allkeys-lru"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_refused() {
+    let server = Redis::start(&[("cluster-enabled", "yes")]).unwrap();
+    let error = RedisStore::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unsupported { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_no_file_makes_no_durable_store() {
+    let server = Redis::start(&[("appendonly", "no")]).unwrap();
+    assert!(!connect(&server).await.capabilities().durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
+    let server = Redis::start(&[]).unwrap();
+    let store = connect(&server).await;
+    store.enqueue(&[job("q")]).await.unwrap();
+    assert_eq!(server.command("SCRIPT FLUSH").unwrap(), "+OK");
+    store.enqueue(&[job("q")]).await.unwrap();
+    assert_eq!(store.dequeue(&Dequeue::new("q", "w").unwrap().limit(9).unwrap()).await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_takes_nothing_along_that_it_has_answered() {
+    let server = Redis::start(&[("appendfsync", "always")]).unwrap();
+    let store = connect(&server).await;
+    let answers = store.enqueue(&[job("q"), job("q")]).await.unwrap();
+    let leased = store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap();
+    store.settle(&[(leased[0].receipt(), Verdict::done())]).await.unwrap();
+
+    server.kill().unwrap();
+    let down = store.enqueue(&[job("q")]).await.unwrap_err();
+    assert!(down.is_unknown() || down.is_retryable(), "{down:?}");
+
+    server.restart().unwrap();
+    until_answered(&store).await;
+    let stats = store.stats(&Queues::all()).await.unwrap();
+    assert_eq!(stats[0].live(), 1);
+    let rest = store.dequeue(&Dequeue::new("q", "w").unwrap().limit(9).unwrap()).await.unwrap();
+    assert_eq!(rest.iter().map(|job| job.id).collect::<Vec<_>>(), [answers[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_lost_everything_is_a_new_one() {
+    let server = Redis::start(&[]).unwrap();
+    let store = connect(&server).await;
+    let other = connect(&server).await;
+    store.enqueue(&[job("a"), job("b")]).await.unwrap();
+    assert_eq!(server.command("FLUSHALL").unwrap(), "+OK");
+    // Somebody was faster, and has as many queues as there were.
+    connect(&server).await.enqueue(&[job("x"), job("y"), job("z")]).await.unwrap();
+
+    let mut answers = Vec::new();
+    for queue in ["b", "c"] {
+        answers.extend(store.enqueue(&[job(queue)]).await.unwrap());
+    }
+    let found = other.dequeue(&Dequeue::new("*", "w").unwrap().limit(9).unwrap()).await.unwrap();
+    assert_eq!(found.len(), 5);
+    for answer in answers {
+        assert!(other.get(answer.id).await.unwrap().is_some(), "{answer:?}");
+    }
+    assert!(other.reclaim(BatchSize::MAX).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_are_woken_when_the_server_is_back() {
+    let server = Redis::start(&[]).unwrap();
+    let store = connect(&server).await;
+    let mut hints = store.wakeups(&Queues::all()).await.unwrap();
+    server.kill().unwrap();
+    server.restart().unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(30), hints.next()).await;
+    assert_eq!(hint.unwrap(), Some(()));
+    until_answered(&store).await;
+    store.enqueue(&[job("q")]).await.unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(30), hints.next()).await;
+    assert_eq!(hint.unwrap(), Some(()));
+}
