@@ -116,7 +116,7 @@ async fn keep_listening(store: Weak<Shared>, mut connection: (PubSubSink, PubSub
                     break connection;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the listener for wake-ups has no connection; trying again")
+                    tracing::debug!(%error, "the listener for wake-ups has no connection; trying again");
                 }
             }
             drop(shared);

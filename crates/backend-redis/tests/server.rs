@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_core::{BatchSize, Dequeue, NewJob, Queues, Store, StoreError, Verdict};
-use leasehold_redis::RedisStore;
+use leasehold_core::{BatchSize, Dequeue, EventKind, NewJob, Queues, Store, StoreError, Verdict};
+use leasehold_redis::{KeyPrefix, RedisStore};
 use leasehold_servers::Redis;
 
 fn job(queue: &str) -> NewJob {
@@ -112,4 +112,29 @@ async fn subscribers_are_woken_when_the_server_is_back() {
     store.enqueue(&[job("q")]).await.unwrap();
     let hint = tokio::time::timeout(Duration::from_secs(30), hints.next()).await;
     assert_eq!(hint.unwrap(), Some(()));
+}
+
+/// The line of the guide.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_permissions_of_the_guide_can_do_all() {
+    let guide = include_str!("../../../docs/redis.md");
+    let line = guide.split("ACL SETUSER").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let server = Redis::start(&[]).unwrap();
+    let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(server.command(&format!("ACL SETUSER {words}")).unwrap(), "+OK");
+
+    let url = format!("redis://leasehold:secret@127.0.0.1:{}/", server.port());
+    let builder = RedisStore::builder().prefix(KeyPrefix::new("shop").unwrap());
+    let store = builder.connect(&url).await.unwrap();
+    let mut events = store.subscribe(&Queues::all()).await.unwrap();
+    store.pause(&"other".parse().unwrap()).await.unwrap();
+    store.enqueue(&[job("q")]).await.unwrap();
+    let leased = store.dequeue(&Dequeue::new("*", "w").unwrap()).await.unwrap();
+    store.settle(&[(leased[0].receipt(), Verdict::done())]).await.unwrap();
+    store.reclaim(BatchSize::MAX).await.unwrap();
+    for kind in [EventKind::Enqueued, EventKind::Leased, EventKind::Settled] {
+        let event = tokio::time::timeout(Duration::from_secs(30), events.next()).await.unwrap();
+        assert_eq!(event.unwrap().unwrap().kind, kind);
+    }
+    assert!(RedisStore::connect(&url).await.is_err(), "another prefix is another's");
 }
