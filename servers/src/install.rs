@@ -84,6 +84,17 @@ pub fn redis() -> Result<PathBuf, Error> {
     Ok(kept.join("bin/redis-server"))
 }
 
+/// The program of Valkey, as Debian's unstable has it. Fetches it if it is missing.
+///
+/// # Errors
+/// It could not be fetched.
+pub fn valkey() -> Result<PathBuf, Error> {
+    let kept = cache::directory("valkey", |directory| {
+        debian::unpack("sid", "valkey-server valkey-tools", Path::new("usr/bin/valkey-server"), directory)
+    })?;
+    Ok(kept.join("bin/valkey-server"))
+}
+
 /// The version in `PgBouncer 1.26.1`.
 fn pgbouncer_version(text: &str) -> Option<(u32, u32)> {
     let version = text.lines().find_map(|line| line.strip_prefix("PgBouncer "))?;

@@ -42,8 +42,8 @@ mod settings;
 mod wire;
 
 pub use error::Error;
-pub use install::{pgbouncer, postgres15, postgres18, redis};
+pub use install::{pgbouncer, postgres15, postgres18, redis, valkey};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresVersion};
-pub use redis::Redis;
+pub use redis::{Redis, RedisVersion};
 pub use settings::Settings;

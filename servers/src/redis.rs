@@ -17,6 +17,28 @@ const PORTS: usize = 10;
 const TAKEN: &str = "Address already in use";
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Which server that speaks as Redis does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RedisVersion {
+    /// Redis 7, that of Debian 12.
+    Redis7,
+    /// Valkey, as Debian's unstable has it.
+    Valkey,
+}
+
+impl RedisVersion {
+    /// Its program; fetches it if it is missing.
+    ///
+    /// # Errors
+    /// That was not possible.
+    pub fn program(self) -> Result<PathBuf, Error> {
+        match self {
+            Self::Redis7 => install::redis(),
+            Self::Valkey => install::valkey(),
+        }
+    }
+}
+
 /// A Redis that nobody else uses. Dropped, it stops, and its data are gone.
 ///
 /// It appends every write to a file and never evicts, as a queue wants it: what it has answered survives its being
@@ -34,8 +56,8 @@ impl Redis {
     ///
     /// # Errors
     /// It could not be fetched, or did not start; then the error has the end of its log.
-    pub fn start(extra: &[(&str, &str)]) -> Result<Self, Error> {
-        let program = install::redis()?;
+    pub fn start(version: RedisVersion, extra: &[(&str, &str)]) -> Result<Self, Error> {
+        let program = version.program()?;
         let server = Mutex::new(Server::new("redis", "TERM")?);
         let settings =
             ALWAYS.iter().chain(extra).flat_map(|(name, value)| [format!("--{name}"), (*value).to_owned()]);

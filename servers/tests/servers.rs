@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leasehold_servers::{PgBouncer, Postgres, PostgresVersion, Redis};
+use leasehold_servers::{PgBouncer, Postgres, PostgresVersion, Redis, RedisVersion};
 
 fn is_running(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
@@ -69,8 +69,14 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
-fn redis_survives_a_crash_with_its_data_and_its_port() {
-    let server = Redis::start(&[]).unwrap();
+fn redis_and_valkey_survive_a_crash_with_their_data_and_their_port() {
+    for version in [RedisVersion::Redis7, RedisVersion::Valkey] {
+        survives(version);
+    }
+}
+
+fn survives(version: RedisVersion) {
+    let server = Redis::start(version, &[]).unwrap();
     assert_eq!(server.command("SET kept 7").unwrap(), "+OK");
     let (first, url) = (server.pid().unwrap(), server.url());
 

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::io::{self, Write};
 use std::process::Command;
 
-use leasehold_servers::{Error, PgBouncer, Postgres, PostgresVersion, Redis};
+use leasehold_servers::{Error, PgBouncer, Postgres, PostgresVersion, Redis, RedisVersion};
 
 use crate::step::{self, Failure, Outcome};
 
@@ -15,14 +15,16 @@ const POSTGRES_18: &str = "LEASEHOLD_TEST_POSTGRES18_URL";
 const PGBOUNCER: &str = "LEASEHOLD_TEST_PGBOUNCER_URL";
 const PGBOUNCER_18: &str = "LEASEHOLD_TEST_PGBOUNCER18_URL";
 const REDIS: &str = "LEASEHOLD_TEST_REDIS_URL";
+const VALKEY: &str = "LEASEHOLD_TEST_VALKEY_URL";
 
 /// All of them, in the order in which they are started.
-const SERVERS: [Entry; 5] = [
+const SERVERS: [Entry; 6] = [
     Entry { name: "PostgreSQL 15", variable: POSTGRES, start: |_| postgres(PostgresVersion::V15) },
     Entry { name: "PgBouncer for 15", variable: PGBOUNCER, start: |up| pgbouncer(up, POSTGRES) },
     Entry { name: "PostgreSQL 18", variable: POSTGRES_18, start: |_| postgres(PostgresVersion::V18) },
     Entry { name: "PgBouncer for 18", variable: PGBOUNCER_18, start: |up| pgbouncer(up, POSTGRES_18) },
-    Entry { name: "Redis 7", variable: REDIS, start: |_| redis() },
+    Entry { name: "Redis 7", variable: REDIS, start: |_| redis(RedisVersion::Redis7) },
+    Entry { name: "Valkey", variable: VALKEY, start: |_| redis(RedisVersion::Valkey) },
 ];
 
 struct Entry {
@@ -116,8 +118,8 @@ fn postgres(version: PostgresVersion) -> Outcome<Server> {
     Postgres::start(version, &[]).map(Server::Postgres).map_err(|error| failure(&error))
 }
 
-fn redis() -> Outcome<Server> {
-    Redis::start(&[]).map(Server::Redis).map_err(|error| failure(&error))
+fn redis(version: RedisVersion) -> Outcome<Server> {
+    Redis::start(version, &[]).map(Server::Redis).map_err(|error| failure(&error))
 }
 
 /// In front of the server that was started for the variable `behind`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use leasehold_core::{BatchSize, Dequeue, EventKind, NewJob, Queues, Store, StoreError, Verdict};
 use leasehold_redis::{KeyPrefix, RedisStore};
-use leasehold_servers::Redis;
+use leasehold_servers::{Redis, RedisVersion};
 
 fn job(queue: &str) -> NewJob {
     NewJob::builder(queue, "task").build().unwrap()
@@ -28,7 +28,7 @@ async fn until_answered(store: &RedisStore) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_evicts_is_refused() {
-    let server = Redis::start(&[("maxmemory-policy", "allkeys-lru")]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[("maxmemory-policy", "allkeys-lru")]).unwrap();
     let error = RedisStore::connect(&server.url()).await.unwrap_err();
     assert!(matches!(error, StoreError::Conflict { .. }), "{error:?}");
     assert!(error.to_string().contains("allkeys-lru"), "{error}");
@@ -36,20 +36,20 @@ async fn a_server_that_evicts_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_refused() {
-    let server = Redis::start(&[("cluster-enabled", "yes")]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[("cluster-enabled", "yes")]).unwrap();
     let error = RedisStore::connect(&server.url()).await.unwrap_err();
     assert!(matches!(error, StoreError::Unsupported { .. }), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_no_file_makes_no_durable_store() {
-    let server = Redis::start(&[("appendonly", "no")]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[("appendonly", "no")]).unwrap();
     assert!(!connect(&server).await.capabilities().durable);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
-    let server = Redis::start(&[]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
     let store = connect(&server).await;
     store.enqueue(&[job("q")]).await.unwrap();
     assert_eq!(server.command("SCRIPT FLUSH").unwrap(), "+OK");
@@ -59,7 +59,7 @@ async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_takes_nothing_along_that_it_has_answered() {
-    let server = Redis::start(&[("appendfsync", "always")]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[("appendfsync", "always")]).unwrap();
     let store = connect(&server).await;
     let answers = store.enqueue(&[job("q"), job("q")]).await.unwrap();
     let leased = store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_killed_server_takes_nothing_along_that_it_has_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_lost_everything_is_a_new_one() {
-    let server = Redis::start(&[]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
     let store = connect(&server).await;
     let other = connect(&server).await;
     store.enqueue(&[job("a"), job("b")]).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_server_that_has_lost_everything_is_a_new_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn subscribers_are_woken_when_the_server_is_back() {
-    let server = Redis::start(&[]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
     let store = connect(&server).await;
     let mut hints = store.wakeups(&Queues::all()).await.unwrap();
     server.kill().unwrap();
@@ -119,7 +119,7 @@ async fn subscribers_are_woken_when_the_server_is_back() {
 async fn a_user_with_the_permissions_of_the_guide_can_do_all() {
     let guide = include_str!("../../../docs/redis.md");
     let line = guide.split("ACL SETUSER").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let server = Redis::start(&[]).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(server.command(&format!("ACL SETUSER {words}")).unwrap(), "+OK");
 
