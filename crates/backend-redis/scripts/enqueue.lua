@@ -1,14 +1,18 @@
--- Accepts jobs into the queues of one slot: all of them, since a script is not interrupted (E1).
+-- Accepts jobs: all of them, since a script is not interrupted (E1). The last key is the sequence of all jobs. Each answer
+-- is an id, and whether it is that of a job that was there already.
+local jobs = number()
+local sequence = redis.call('INCRBY', KEYS[#KEYS], jobs) - jobs
 local answers = {}
-for _ = 1, number() do
-    local base, id, kind, priority = queue(number()), arg(), arg(), arg()
+for index = 1, jobs do
+    local base, kind, priority = queue(number()), arg(), arg()
+    local id = string.format('%013.0f%06d', sequence + index, number()) -- E10
     local unique_key, payload, headers, max_attempts = arg(), arg(), arg(), arg()
     local available_at = schedule()
     local winner = unique_key ~= '' and redis.call('HGET', base .. ':unique', unique_key)
     if winner then
-        answers[#answers + 1] = winner -- E3, E4
+        answers[index] = { winner, 1 } -- E3, E4
     else
-        answers[#answers + 1] = id
+        answers[index] = { id, 0 }
         local key = base .. ':' .. id
         redis.call('HSET', key, 'kind', kind, 'priority', priority, 'payload', payload, 'headers', headers,
             'attempts', 0, 'max_attempts', max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0,

@@ -1,8 +1,8 @@
 //! The names of keys.
 //!
 //! All keys of one queue have the tag `{prefix:queue}`, and so are in one hash slot; what is common to all queues has the
-//! tag `{prefix}`. A script touches keys of one tag only, but for the version of the policies, which it looks at where the
-//! server is no cluster.
+//! tag `{prefix}`. On one server a script may touch several tags at once, and does: the queues of a call, the version of the
+//! policies, the sequence of jobs. In a cluster it could not.
 
 use std::fmt;
 
