@@ -110,17 +110,19 @@ local function wait(base, id, job)
     end
 end
 
--- A live job, as far as scripts need to know it; nothing if it is not live.
+-- A live job, as far as scripts need to know it; nothing if it is not live, or if a stranger has spoilt it.
 local function live(base, id)
     local key = base .. ':' .. id
     local row = redis.call('HMGET', key, 'status', 'lease_until', 'epoch', 'attempts', 'max_attempts', 'priority',
         'available_at', 'unique_key', 'worker', 'kind')
-    if row[1] or not row[4] then
+    local attempts, max_attempts = tonumber(row[4]), tonumber(row[5])
+    local whole = attempts and max_attempts and tonumber(row[6]) and row[7] and #row[7] == 18
+    if row[1] or not whole then
         return nil, row[1]
     end
     return {
-        key = key, lease_until = row[2] or nil, epoch = row[3], attempts = tonumber(row[4]),
-        max_attempts = tonumber(row[5]), priority = row[6], available_at = row[7], unique_key = row[8] or nil,
+        key = key, lease_until = row[2] or nil, epoch = row[3], attempts = attempts,
+        max_attempts = max_attempts, priority = row[6], available_at = row[7], unique_key = row[8] or nil,
         worker = row[9] or nil, kind = row[10],
     }
 end

@@ -8,10 +8,12 @@ local function share(jitter)
     return jitter * (2 * random / 2147483647 - 1)
 end
 
-local function reclaim(index, id, policy)
+local function reclaim(index, id, policy, where, member)
     local base = queue(index)
     local job = live(base, id)
     if not job then
+        -- Nobody can say what is to become of it. It stays where a person can find it, and is in nobody's way (R5).
+        redis.call('ZREM', base .. where, member)
         return
     end
     if job.lease_until then
@@ -39,13 +41,13 @@ for index = 1, #KEYS - before_queues do
     local left = limit - #taken
     if left > 0 then
         for _, member in ipairs(redis.call('ZRANGEBYLEX', base .. ':leased', '-', '[' .. now .. '~', 'LIMIT', 0, left)) do
-            reclaim(index, string.sub(member, 19), policy)
+            reclaim(index, string.sub(member, 19), policy, ':leased', member)
         end
     end
     left = limit - #taken
     if left > 0 then
         for _, id in ipairs(redis.call('ZRANGEBYLEX', base .. ':spent', '-', '+', 'LIMIT', 0, left)) do
-            reclaim(index, id, policy)
+            reclaim(index, id, policy, ':spent', id)
         end
     end
 end

@@ -1,10 +1,12 @@
 //! What the server can do to a store: evict, forget scripts, crash, come back.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_core::{BatchSize, Dequeue, EventKind, NewJob, Queues, Store, StoreError, Verdict};
+use leasehold_core::{BatchSize, Dequeue, EventKind, JobFilter, NewJob, Queues, Store, StoreError, Verdict};
 use leasehold_redis::{KeyPrefix, RedisStore};
 use leasehold_servers::{Redis, RedisVersion};
 
@@ -137,4 +139,33 @@ async fn a_user_with_the_permissions_of_the_guide_can_do_all() {
         assert_eq!(event.unwrap().unwrap().kind, kind);
     }
     assert!(RedisStore::connect(&url).await.is_err(), "another prefix is another's");
+}
+
+/// A row that a stranger has spoilt blocks no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spoilt_job_is_in_nobodys_way() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let ahead = Arc::new(AtomicU64::new(0));
+    let builder = RedisStore::builder().clock_ahead(Arc::clone(&ahead));
+    let store = builder.connect(&server.url()).await.unwrap();
+    let ids: Vec<_> = store.enqueue(&[job("q"), job("q"), job("q")]).await.unwrap();
+    let request = Dequeue::new("q", "w").unwrap().limit(9).unwrap();
+    assert_eq!(store.dequeue(&request).await.unwrap().len(), 3);
+    for (answer, field) in ids.iter().zip(["attempts", "payload"]) {
+        let key = format!("{{leasehold:q}}:{:019}", answer.id.get());
+        assert_eq!(server.command(&format!("HSET {key} {field} {{nonsense")).unwrap(), ":0");
+    }
+    ahead.store(3_600_000_000, Ordering::Relaxed);
+
+    // The first is passed over, in as many calls as it takes.
+    let mut reclaimed = Vec::new();
+    for _ in 0..3 {
+        reclaimed.extend(store.reclaim(BatchSize::ONE).await.unwrap());
+    }
+    let reclaimed: Vec<_> = reclaimed.iter().map(|reclaimed| reclaimed.id).collect();
+    assert_eq!(reclaimed, [ids[1].id, ids[2].id]);
+    let leased = store.dequeue(&request).await.unwrap();
+    assert_eq!(leased.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[2].id]);
+    assert!(matches!(store.get(ids[0].id).await, Err(StoreError::Corrupt { .. })));
+    assert_eq!(store.jobs(&JobFilter::default()).await.unwrap().items.len(), 1);
 }
