@@ -103,6 +103,30 @@ fn expect_version(program: &Path, expected: &str) -> Result<(), Error> {
     Err(Error::new(format!("{expected} was expected; fetched was {version}")))
 }
 
+/// The program of Redis 7, as Debian 12 has it. Fetches it if it is missing; nothing is installed, so that no server for
+/// everybody is started.
+///
+/// # Errors
+/// It could not be fetched.
+pub fn redis() -> Result<PathBuf, Error> {
+    let kept = cache::directory("redis-7", |directory| {
+        // The program of the server is a link to one of the tools.
+        debian::unpack("bookworm", "redis-server redis-tools", Path::new("usr/bin/redis-server"), directory)
+    })?;
+    Ok(kept.join("bin/redis-server"))
+}
+
+/// The program of Valkey, as Debian's unstable has it. Fetches it if it is missing.
+///
+/// # Errors
+/// It could not be fetched.
+pub fn valkey() -> Result<PathBuf, Error> {
+    let kept = cache::directory("valkey", |directory| {
+        debian::unpack("sid", "valkey-server valkey-tools", Path::new("usr/bin/valkey-server"), directory)
+    })?;
+    Ok(kept.join("bin/valkey-server"))
+}
+
 /// The version in `PgBouncer 1.26.1`.
 fn pgbouncer_version(text: &str) -> Option<(u32, u32)> {
     let version = text.lines().find_map(|line| line.strip_prefix("PgBouncer "))?;

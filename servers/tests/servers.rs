@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use leasehold_servers::{Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion};
+use leasehold_servers::{Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisVersion};
 
 fn is_running(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
@@ -88,4 +88,29 @@ fn mysql_and_mariadb_survive_a_crash_with_their_data_and_their_ports() {
         drop(server);
         assert!(!data.exists());
     }
+}
+
+#[test]
+fn redis_and_valkey_survive_a_crash_with_their_data_and_their_port() {
+    for version in [RedisVersion::Redis7, RedisVersion::Valkey] {
+        survives(version);
+    }
+}
+
+fn survives(version: RedisVersion) {
+    let server = Redis::start(version, &[]).unwrap();
+    assert_eq!(server.command("SET kept 7").unwrap(), "+OK");
+    let (first, url) = (server.pid().unwrap(), server.url());
+
+    server.kill().unwrap();
+    assert!(!is_running(first));
+    assert!(server.command("PING").is_err());
+
+    server.restart().unwrap();
+    assert_eq!(server.url(), url);
+    assert_eq!(server.command("STRLEN kept").unwrap(), ":1");
+
+    let last = server.pid().unwrap();
+    drop(server);
+    assert!(!is_running(last));
 }

@@ -6,7 +6,9 @@ use std::error::Error as _;
 use std::io::{self, Write};
 use std::process::Command;
 
-use leasehold_servers::{Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion};
+use leasehold_servers::{
+    Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisVersion,
+};
 
 use crate::step::{self, Failure, Outcome};
 
@@ -16,15 +18,19 @@ const PGBOUNCER: &str = "LEASEHOLD_TEST_PGBOUNCER_URL";
 const PGBOUNCER_18: &str = "LEASEHOLD_TEST_PGBOUNCER18_URL";
 const MYSQL: &str = "LEASEHOLD_TEST_MYSQL_URL";
 const MARIADB: &str = "LEASEHOLD_TEST_MARIADB_URL";
+const REDIS: &str = "LEASEHOLD_TEST_REDIS_URL";
+const VALKEY: &str = "LEASEHOLD_TEST_VALKEY_URL";
 
 /// All of them, in the order in which they are started.
-const SERVERS: [Entry; 6] = [
+const SERVERS: [Entry; 8] = [
     Entry { name: "PostgreSQL 15", variable: POSTGRES, start: |_| postgres(PostgresVersion::V15) },
     Entry { name: "PgBouncer for 15", variable: PGBOUNCER, start: |up| pgbouncer(up, POSTGRES) },
     Entry { name: "PostgreSQL 18", variable: POSTGRES_18, start: |_| postgres(PostgresVersion::V18) },
     Entry { name: "PgBouncer for 18", variable: PGBOUNCER_18, start: |up| pgbouncer(up, POSTGRES_18) },
     Entry { name: "MySQL 9", variable: MYSQL, start: |_| mysql(MysqlFlavor::Mysql) },
     Entry { name: "MariaDB 10.11", variable: MARIADB, start: |_| mysql(MysqlFlavor::Mariadb) },
+    Entry { name: "Redis 7", variable: REDIS, start: |_| redis(RedisVersion::Redis7) },
+    Entry { name: "Valkey", variable: VALKEY, start: |_| redis(RedisVersion::Valkey) },
 ];
 
 struct Entry {
@@ -40,6 +46,7 @@ enum Server {
     Postgres(Postgres),
     PgBouncer(PgBouncer),
     Mysql(Mysql),
+    Redis(Redis),
 }
 
 impl Server {
@@ -48,6 +55,7 @@ impl Server {
             Self::Postgres(server) => server.url(),
             Self::PgBouncer(server) => server.url(),
             Self::Mysql(server) => server.url(),
+            Self::Redis(server) => server.url(),
         }
     }
 }
@@ -120,6 +128,10 @@ fn postgres(version: PostgresVersion) -> Outcome<Server> {
 
 fn mysql(flavor: MysqlFlavor) -> Outcome<Server> {
     Mysql::start(flavor, &[]).map(Server::Mysql).map_err(|error| failure(&error))
+}
+
+fn redis(version: RedisVersion) -> Outcome<Server> {
+    Redis::start(version, &[]).map(Server::Redis).map_err(|error| failure(&error))
 }
 
 /// In front of the server that was started for the variable `behind`.

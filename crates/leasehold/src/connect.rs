@@ -12,6 +12,7 @@ const SCHEMES: &[(&[&str], &str, bool)] = &[
     (&["sqlite"], "sqlite", cfg!(feature = "sqlite")),
     (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
     (&["mysql", "mariadb"], "mysql", cfg!(feature = "mysql")),
+    (&["redis"], "redis", cfg!(feature = "redis")),
 ];
 
 /// Why there is no store. Shown by `{:?}`, as by a `main` that returns it, it is the same words with all their causes.
@@ -70,6 +71,7 @@ fn advice(error: &StoreError) -> &'static str {
 /// | `sqlite://jobs.db`, `sqlite::memory:` | `sqlite` | a file, with SQLite built in: nothing to install |
 /// | `postgres://user@host/database` | `postgres` | Postgres 13 and newer, in the schema `leasehold` |
 /// | `mysql://user@host/database`, `mariadb://…` | `mysql` | MySQL 8.0.16 and newer, MariaDB 10.6 and newer |
+/// | `redis://user:password@host/0` | `redis` | Redis 7, with keys that begin with `{leasehold`; no transactions |
 ///
 /// For settings, and for transactions, make the store of the backend itself: `leasehold::postgres::PgStore`, for example. It
 /// coerces to the same `Arc<dyn Store>`.
@@ -122,6 +124,8 @@ async fn open(feature: &str, url: &str) -> Result<Arc<dyn Store>, StoreError> {
             store.migrate().await?;
             Ok(Arc::new(store))
         }
+        #[cfg(feature = "redis")]
+        "redis" => Ok(Arc::new(leasehold_redis::RedisStore::connect(url).await?)),
         _ => Err(StoreError::unsupported("any URL: no backend is enabled")),
     }
 }

@@ -172,6 +172,7 @@
 //! | SQLite | `sqlite` | everything that the file does | diesel's `SqliteConnection` | on one machine |
 //! | Postgres | `postgres` | everything that Postgres does | diesel-async; sqlx and tokio-postgres by `postgres-sqlx`, `postgres-tokio` | yes |
 //! | MySQL, MariaDB | `mysql` | everything that the server does | diesel-async | yes |
+//! | Redis | `redis` | what its append-only file does | no | yes |
 //!
 //! Take the database that your business data is in: that is what makes settling in one transaction possible. Your own
 //! backend is a [`Store`] that passes the suite of the crate `leasehold-conformance`.
@@ -187,6 +188,8 @@ pub use leasehold_memory as memory;
 pub use leasehold_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use leasehold_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite as sqlite;
 #[cfg(feature = "worker")]

@@ -37,7 +37,7 @@ pub(super) fn without_a_cluster() -> Result<(), Error> {
     fs::write(path, "create_main_cluster = false\n").map_err(unusable())
 }
 
-/// Unpacks `package` of another suite of Debian, with the libraries that it needs, into `directory`. Nothing is
+/// Unpacks `package` (or several, with spaces between) of some suite of Debian, with the libraries that it needs, into `directory`. Nothing is
 /// installed, and nobody needs to be root. `bin/` there has a script for `program`, which runs it with its libraries.
 pub(super) fn unpack(suite: &str, package: &str, program: &Path, directory: &Path) -> Result<(), Error> {
     if !command::exists("apt-get") || !command::exists("dpkg-deb") {

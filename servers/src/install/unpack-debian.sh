@@ -1,4 +1,4 @@
-# Unpacks a package of a Debian suite and the libraries it needs, and writes a script that runs its program with them.
+# Unpacks a package (or several, in one word) of a Debian suite and the libraries it needs, and writes a script that runs its program with them.
 # apt works on a state of its own in which nothing is installed, so it names every library, down to the C library:
 # those of this machine may be too old. It checks the signatures as ever.
 # usage: unpack-debian.sh SUITE PACKAGE PROGRAM DIRECTORY
@@ -22,10 +22,10 @@ private_apt() {
 }
 private_apt update
 # Of the closure only libraries, by their names: what else a package asks for serves its installation.
-needed=$(private_apt --yes --no-install-recommends --print-uris install "$package" | cut -d ' ' -f 2 | cut -d _ -f 1 |
+needed=$(private_apt --yes --no-install-recommends --print-uris install $package | cut -d ' ' -f 2 | cut -d _ -f 1 |
     grep -E '^(lib|zlib)' | grep -Ev '^libperl|-perl$')
 cd "$apt/packages"
-private_apt download "$package" $needed
+private_apt download $package $needed
 for file in *.deb; do dpkg-deb -x "$file" "$root"; done
 cd "$directory"
 rm -rf "$apt"

@@ -1,0 +1,177 @@
+-- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the version of the
+-- policies that the caller knows, or nothing; KEYS: the key of that version if there is one, then the queues.
+-- Times are text of 18 digits, 12 of seconds and 6 of microseconds, which sorts as time does; ids are 19 digits.
+-- A number of Lua could not keep either exactly.
+local place = 0
+local function arg()
+    place = place + 1
+    return ARGV[place]
+end
+local function number()
+    return tonumber(arg())
+end
+
+local function later(time, micros)
+    local sum = tonumber(string.sub(time, 13)) + micros
+    local carry = math.floor(sum / 1000000)
+    local seconds = tonumber(string.sub(time, 1, 12)) + carry
+    if seconds > 253402300799 then
+        return '253402300799999999'
+    end
+    return string.format('%012d%06d', seconds, sum - carry * 1000000)
+end
+
+-- Microseconds from one time to another, nothing if it is not later.
+local function between(from, to)
+    local seconds = tonumber(string.sub(to, 1, 12)) - tonumber(string.sub(from, 1, 12))
+    return math.max(0, seconds * 1000000 + tonumber(string.sub(to, 13)) - tonumber(string.sub(from, 13)))
+end
+
+local channel = arg()
+local clock = redis.call('TIME')
+local now = later(string.format('%012d%06d', clock[1], clock[2]), number())
+local version = arg()
+local before_queues = 0
+if version ~= '' then
+    if (redis.call('GET', KEYS[1]) or '0') ~= version then
+        return false
+    end
+    before_queues = 1
+end
+local function queue(index)
+    return KEYS[before_queues + index]
+end
+
+-- What happened is told in one message, in order, when all of it has happened. Nobody's permission to publish must be
+-- asked when it is too late.
+local news = {}
+local function tell(kind, id)
+    news[#news + 1] = kind .. ' ' .. id
+end
+local function publish()
+    if #news > 0 then
+        redis.pcall('PUBLISH', channel, now .. '\n' .. table.concat(news, '\n'))
+    end
+end
+
+-- Counts the live jobs by attempts, but for those that have spent none: they are the rest.
+local function count(base, attempts, by)
+    if attempts > 0 then
+        redis.call('HINCRBY', base .. ':attempts', attempts, by)
+    end
+end
+
+-- A time, given as nothing, a delay or a time: one in the past means now (E8).
+local function schedule()
+    local mode, value = arg(), arg()
+    if mode == 'after' then
+        return later(now, tonumber(value))
+    elseif mode == 'at' and value > now then
+        return value
+    end
+    return now
+end
+
+-- The place of a waiting job in its queue: by priority from high to low, then by time, then by id (D6).
+local function rank(priority, available_at, id)
+    return string.format('%010d', 2147483647 - tonumber(priority)) .. available_at .. id
+end
+
+-- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
+local function remove_waiting(base, id, member, attempts)
+    redis.call('ZREM', base .. ':ready', member)
+    redis.call('ZREM', base .. ':due', string.sub(member, 11))
+    if attempts > 0 then
+        redis.call('ZREM', base .. ':retried', string.sub(member, 11))
+    end
+end
+
+-- Takes a live job out of the indexes that it is in.
+local function unplace(base, id, job)
+    if job.lease_until then
+        redis.call('ZREM', base .. ':leased', job.lease_until .. id)
+    elseif job.attempts >= job.max_attempts then
+        redis.call('ZREM', base .. ':spent', id)
+    else
+        remove_waiting(base, id, rank(job.priority, job.available_at, id), job.attempts)
+    end
+end
+
+-- Puts a live job without a lease where it will be found.
+local function wait(base, id, job)
+    if job.attempts >= job.max_attempts then
+        redis.call('ZADD', base .. ':spent', 0, id)
+    else
+        redis.call('ZADD', base .. ':ready', 0, rank(job.priority, job.available_at, id))
+        redis.call('ZADD', base .. ':due', 0, job.available_at .. id)
+        if job.attempts > 0 then
+            redis.call('ZADD', base .. ':retried', 0, job.available_at .. id)
+        end
+    end
+end
+
+-- A live job, as far as scripts need to know it; nothing if it is not live, or if a stranger has spoilt it.
+local function live(base, id)
+    local key = base .. ':' .. id
+    local row = redis.call('HMGET', key, 'status', 'lease_until', 'epoch', 'attempts', 'max_attempts', 'priority',
+        'available_at', 'unique_key', 'worker', 'kind')
+    local attempts, max_attempts = tonumber(row[4]), tonumber(row[5])
+    local whole = attempts and max_attempts and tonumber(row[6]) and row[7] and #row[7] == 18
+    if row[1] or not whole then
+        return nil, row[1]
+    end
+    return {
+        key = key, lease_until = row[2] or nil, epoch = row[3], attempts = attempts,
+        max_attempts = max_attempts, priority = row[6], available_at = row[7], unique_key = row[8] or nil,
+        worker = row[9] or nil, kind = row[10],
+    }
+end
+
+-- Puts a live job back without its lease.
+local function requeue(base, id, job, available_at, attempts)
+    unplace(base, id, job)
+    if attempts ~= job.attempts then
+        count(base, job.attempts, -1)
+        count(base, attempts, 1)
+    end
+    job.lease_until, job.available_at, job.attempts = nil, available_at, attempts
+    redis.call('HDEL', job.key, 'lease_until', 'worker')
+    redis.call('HSET', job.key, 'available_at', available_at, 'attempts', attempts, 'updated_at', now)
+    wait(base, id, job)
+end
+
+-- Ends a live job: one row of the history, or none (S12, P7). The row is the job's own, so that it is in one place.
+local function finish(base, id, job, status, document, keeps)
+    unplace(base, id, job)
+    count(base, job.attempts, -1)
+    redis.call('ZREM', base .. ':live', id)
+    if job.unique_key then
+        redis.call('HDEL', base .. ':unique', job.unique_key)
+    end
+    if not keeps then
+        redis.call('DEL', job.key)
+        return
+    end
+    redis.call('HDEL', job.key, 'lease_until', 'available_at', 'updated_at')
+    redis.call('HSET', job.key, 'status', status, 'finished_at', now)
+    redis.call('ZADD', base .. ':history', 0, id)
+    redis.call('ZADD', base .. ':ended', 0, now .. id)
+    if status == 'dead_letter' then
+        redis.call('HSET', job.key, 'last_error', document)
+        redis.call('ZADD', base .. ':dead', 0, id)
+    else
+        redis.call('HSET', job.key, 'document', document)
+    end
+end
+
+-- A backoff: how long to wait after so many attempts, in microseconds. The share is the jitter, drawn by the caller.
+local function read_backoff()
+    return { base = number(), min = number(), max = number() }
+end
+local function delay(backoff, attempts, share)
+    local micros = backoff.base * 2 ^ math.min(math.max(attempts - 1, 0), 1023) * (1 + share)
+    if micros ~= micros or micros > 3155760000000000 then
+        micros = 3155760000000000
+    end
+    return math.min(math.max(math.floor(micros + 0.0005), backoff.min), backoff.max)
+end

@@ -1,0 +1,43 @@
+//! The number of a job tells its queue.
+//!
+//! A receipt names a job and no queue, and the keys of a job are in the slot of its queue. So the last six digits of the
+//! number are those of the queue, and no index is needed: job 17000042 is the 17th of all, and in queue 42.
+
+use leasehold_core::JobId;
+
+const QUEUES: i64 = 1_000_000;
+
+/// The number of the job's queue; `None` if no job has this id.
+pub(crate) fn queue(id: JobId) -> Option<usize> {
+    usize::try_from(id.get() % QUEUES).ok().filter(|queue| id.get() > QUEUES && *queue > 0)
+}
+
+/// As keys and indexes have it: text that sorts as numbers do.
+pub(crate) fn text(id: JobId) -> String {
+    format!("{:019}", id.get())
+}
+
+/// The id that was written so.
+pub(crate) fn parse(text: &str) -> Option<JobId> {
+    text.parse().ok().map(JobId::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_tells_its_queue() {
+        let (first, second) = (JobId::new(17_999_999), JobId::new(18_000_001));
+        assert_eq!((queue(first), queue(second)), (Some(999_999), Some(1)));
+        assert_eq!(parse(&text(second)), Some(second));
+        assert!(text(first) < text(second));
+    }
+
+    #[test]
+    fn what_is_no_id_has_no_queue() {
+        for id in [i64::MIN, -7, 0, 1, 999_999, 1_000_000, 3_000_000] {
+            assert_eq!(queue(JobId::new(id)), None, "{id}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A harness for the conformance suite on a server: a prefix for each check.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_conformance::{BoxError, Harness};
+use leasehold_core::Store;
+use leasehold_redis::{KeyPrefix, RedisStore};
+
+/// A server, found by a variable.
+pub(crate) struct Server {
+    name: &'static str,
+    url: String,
+}
+
+impl Server {
+    /// A missing server is an error, never a skip.
+    pub(crate) fn new(name: &'static str, variable: &str) -> Self {
+        let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
+        let url =
+            url.unwrap_or_else(|| panic!("{variable} is not set; run `cargo xtask test -p leasehold-redis`"));
+        Self { name, url }
+    }
+}
+
+/// A prefix that nobody else has, with a clock that runs ahead of the server's.
+pub(crate) struct Database {
+    prefix: KeyPrefix,
+    ahead: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Harness for Server {
+    type Database = Database;
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn create(&self) -> Result<Database, BoxError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix = KeyPrefix::new(format!("suite-{}-{count}", std::process::id()))?;
+        // Far from the clock of this machine.
+        Ok(Database { prefix, ahead: Arc::new(AtomicU64::new(86_400_000_123)) })
+    }
+
+    async fn connect(&self, database: &Database) -> Result<Arc<dyn Store>, BoxError> {
+        let builder = RedisStore::builder().prefix(database.prefix.clone());
+        Ok(Arc::new(builder.clock_ahead(Arc::clone(&database.ahead)).connect(&self.url).await?))
+    }
+
+    async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
+        database.ahead.fetch_add(u64::try_from(by.as_micros())?, Ordering::Relaxed);
+        Ok(())
+    }
+}
