@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ struct Factory {
     store: MysqlStore,
     accepted: Mutex<BTreeSet<JobId>>,
     is_open: AtomicBool,
+    /// Producers that may yet enqueue something.
+    producing: AtomicUsize,
     is_done: AtomicBool,
     errors: AtomicU64,
     /// Settled in batches, and in transactions with a row of their own.
@@ -52,6 +54,7 @@ impl Factory {
             store,
             accepted: Mutex::default(),
             is_open: AtomicBool::new(true),
+            producing: AtomicUsize::new(0),
             is_done: AtomicBool::new(false),
             errors: AtomicU64::new(0),
             settled: Default::default(),
@@ -62,7 +65,12 @@ impl Factory {
     fn run(self: &Arc<Self>, producers: usize, workers: usize) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for number in 0..producers {
-            tasks.spawn(Arc::clone(self).produce(number));
+            self.producing.fetch_add(1, Ordering::SeqCst);
+            let producer = Arc::clone(self);
+            tasks.spawn(async move {
+                Arc::clone(&producer).produce(number).await;
+                producer.producing.fetch_sub(1, Ordering::SeqCst);
+            });
         }
         for number in 0..workers {
             tasks.spawn(Arc::clone(self).work(number));
@@ -162,7 +170,8 @@ impl Factory {
         self.is_open.store(false, Ordering::Relaxed);
         let start = Instant::now();
         let mut look = interval(Duration::from_millis(100));
-        while self.count("SELECT COUNT(*) AS count FROM job_queue").await != 0 {
+        let left = "SELECT COUNT(*) AS count FROM job_queue";
+        while self.producing.load(Ordering::SeqCst) > 0 || self.count(left).await != 0 {
             assert!(start.elapsed() < PATIENCE, "jobs are left after {PATIENCE:?}");
             look.tick().await;
         }
@@ -182,7 +191,7 @@ impl Factory {
         for id in &accepted {
             assert!(self.store.get(*id).await.unwrap().is_some(), "job {id} is lost");
         }
-        assert!(self.count(finished).await >= accepted.len() as i64);
+        assert!(self.count(finished).await >= accepted.len() as i64, "jobs are left in the queue");
         // A lease that was lost too often is a dead letter; everything else is completed.
         let dead = "SELECT COUNT(*) AS count FROM job_history WHERE last_error LIKE '%lease_expired%'
                     AND status_final = 'dead_letter'";
