@@ -6,6 +6,7 @@ use std::time::Duration;
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
+use leasehold_sql::Gatherer;
 
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
@@ -14,6 +15,9 @@ use crate::schema::Schema;
 use crate::sql::Statements;
 use crate::wake::{Hub, WakeupMode};
 use crate::{PgStore, Shared};
+
+/// So many single jobs are on their way, each in its own statement, before others wait and go together.
+const FLIGHTS: usize = 2;
 
 /// The settings of a [`PgStore`]. What is not said is as [`PgStore::connect`] has it.
 #[derive(Debug, Clone)]
@@ -119,6 +123,7 @@ impl PgStoreBuilder {
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups),
                 memory: Memory::default(),
+                gatherer: Gatherer::new(FLIGHTS),
                 capabilities,
                 settings: self.clone(),
                 schema: self.schema,

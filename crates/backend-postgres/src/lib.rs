@@ -80,6 +80,8 @@ use leasehold_core::{
     Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
 
+use leasehold_sql::{Courier, Gatherer};
+
 pub use crate::builder::PgStoreBuilder;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
@@ -105,6 +107,7 @@ pub(crate) struct Shared {
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     memory: Memory,
+    gatherer: Arc<Gatherer>,
     capabilities: Capabilities,
     schema: Schema,
     settings: PgStoreBuilder,
@@ -179,6 +182,28 @@ impl Shared {
 }
 
 #[async_trait]
+impl Courier for Shared {
+    async fn send(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let first = self.hub.first_word(jobs);
+        let mut conn = self.connection("enqueue").await?;
+        let answer = match &first {
+            Some((job, word)) => {
+                enqueue::enqueue_first(&mut conn, &self.sql, job, self.hub.channel(), word).await
+            }
+            None => enqueue::enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
+        };
+        let (answers, others_told) = conn.judge(answer, Write)?;
+        let queues = jobs.iter().map(|job| job.queue());
+        if others_told {
+            self.hub.wake_here(queues.map(|queue| queue.as_str()));
+        } else {
+            self.wake(queues);
+        }
+        Ok(answers)
+    }
+}
+
+#[async_trait]
 impl Store for PgStore {
     fn capabilities(&self) -> Capabilities {
         self.shared.capabilities
@@ -192,26 +217,13 @@ impl Store for PgStore {
 
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.shared.capabilities)?;
-        if jobs.is_empty() {
-            return Ok(Vec::new()); // I2
-        }
-        let shared = &*self.shared;
-        let first = shared.hub.first_word(jobs);
-        let mut conn = shared.connection("enqueue").await?;
-        let answer = match &first {
-            Some((job, word)) => {
-                enqueue::enqueue_first(&mut conn, &shared.sql, job, shared.hub.channel(), word).await
+        match jobs {
+            [] => Ok(Vec::new()), // I2
+            [job] if job.unique_key().is_none() => {
+                self.shared.gatherer.enqueue(&self.shared, job).await.map(|answer| vec![answer])
             }
-            None => enqueue::enqueue(&mut *conn, &shared.sql, jobs).await.map(|answers| (answers, false)),
-        };
-        let (answers, others_told) = conn.judge(answer, Write)?;
-        let queues = jobs.iter().map(|job| job.queue());
-        if others_told {
-            shared.hub.wake_here(queues.map(|queue| queue.as_str()));
-        } else {
-            shared.wake(queues);
+            _ => self.shared.send(jobs).await,
         }
-        Ok(answers)
     }
 
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
