@@ -101,8 +101,8 @@ fn settings() -> Result<Settings, Invalid> {
         concurrency: 10,
         lease: LeaseFor::new(Duration::from_secs(60))?,
         poll: Duration::from_secs(1),
-        claim_batch: 100,
-        settle_batch: 100,
+        claim_batch: 200,
+        settle_batch: 200,
         settle_within: Duration::from_millis(2),
         grace: Duration::from_secs(30),
     })
@@ -214,7 +214,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self.with(|settings| settings.poll = interval)
     }
 
-    /// How many jobs one claim asks for at most: 100 if nothing is said.
+    /// How many jobs one claim asks for at most: 200 if nothing is said.
     pub fn claim_batch(self, jobs: usize) -> Self {
         match in_range("claim_batch", jobs, limits::BATCH as usize) {
             Ok(jobs) => self.with(|settings| settings.claim_batch = jobs),
@@ -222,7 +222,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         }
     }
 
-    /// Ended jobs are settled in one statement when there are so many, or when the first has waited so long: 100 and 2 ms
+    /// Ended jobs are settled in one statement when there are so many, or when the first has waited so long: 200 and 2 ms
     /// if nothing is said.
     pub fn settle_batch(self, jobs: usize, within: Duration) -> Self {
         match in_range("settle_batch", jobs, limits::BATCH as usize) {
