@@ -1,5 +1,5 @@
--- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the version of the
--- policies that the caller knows, or nothing; KEYS: the key of that version if there is one, then the queues.
+-- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the stamp of the shard
+-- that the caller knows; KEYS: what the keys of the shard begin with, then the same of queues of that shard.
 -- Times are text of 18 digits, 12 of seconds and 6 of microseconds, which sorts as time does; ids are 19 digits.
 -- A number of Lua could not keep either exactly.
 local place = 0
@@ -30,25 +30,116 @@ end
 local channel = arg()
 local clock = redis.call('TIME')
 local now = later(string.format('%012d%06d', clock[1], clock[2]), number())
-local version = arg()
-local before_queues = 0
-if version ~= '' then
-    if (redis.call('GET', KEYS[1]) or '0') ~= version then
-        return false
-    end
-    before_queues = 1
+local shard = KEYS[1]
+if redis.call('GET', shard .. ':stamp') ~= arg() then
+    return false
 end
+local queue_count = #KEYS - 1
 local function queue(index)
-    return KEYS[before_queues + index]
+    return KEYS[1 + index]
+end
+local function name_of(base)
+    return string.sub(base, #shard + 2)
 end
 
--- What happened is told in one message, in order, when all of it has happened. Nobody's permission to publish must be
--- asked when it is too late.
-local news = {}
-local function tell(kind, id)
+-- What happened is told in one message, in order, when all of it has happened: under each queue, what and to which job.
+local news, news_of = {}, nil
+local function tell(kind, base, id)
+    if base ~= news_of then
+        news[#news + 1] = 'in ' .. name_of(base)
+        news_of = base
+    end
     news[#news + 1] = kind .. ' ' .. id
 end
-local function publish()
+
+-- Queues whose waiting jobs are others than before, and queues that have lost a job for good.
+local touched, thinned = {}, {}
+
+-- The indexes of the shard: `active` has the queues with a job that is due, by name; `later` those whose first job is due
+-- only later, by its time; `leases` those with leases, by a time before which none of them passes.
+local function index(base)
+    local name = name_of(base)
+    local first = redis.call('ZRANGE', base .. ':due', 0, 0)[1]
+    local at = first and string.sub(first, 1, 18)
+    if at and at <= now then
+        redis.call('ZADD', shard .. ':active', 0, name)
+        redis.call('ZREM', shard .. ':later', name)
+    else
+        redis.call('ZREM', shard .. ':active', name)
+        if at then
+            redis.call('ZADD', shard .. ':later', at, name)
+        else
+            redis.call('ZREM', shard .. ':later', name)
+        end
+    end
+end
+local function watch_lease(base, at)
+    redis.call('ZADD', shard .. ':leases', 'LT', at, name_of(base))
+end
+
+-- Queues whose time has come while nobody looked; so many at most. Whether there may be more.
+local function awake()
+    local due = redis.call('ZRANGEBYSCORE', shard .. ':later', '-inf', now, 'LIMIT', 0, 500)
+    for _, name in ipairs(due) do
+        redis.call('ZADD', shard .. ':active', 0, name)
+        redis.call('ZREM', shard .. ':later', name)
+    end
+    return #due == 500
+end
+
+-- The number of a queue, which it gets with its first job. Numbers of forgotten queues are given again when there are no
+-- others; what anybody knows of them is wrong then, so that the stamp changes.
+local function register(base, shards, place)
+    local name = name_of(base)
+    local number = redis.call('HGET', shard .. ':numbers', name)
+    if number then
+        return number
+    end
+    if tonumber(redis.call('GET', shard .. ':next') or 0) < math.floor((999999 - place) / shards) then
+        number = redis.call('INCR', shard .. ':next') * shards + place
+    else
+        number = redis.call('RPOP', shard .. ':reusable')
+        if not number and redis.call('EXISTS', shard .. ':freed') == 1 then
+            redis.call('RENAME', shard .. ':freed', shard .. ':reusable')
+            number = redis.call('RPOP', shard .. ':reusable')
+            local stamp = redis.call('GET', shard .. ':stamp')
+            local head, generation = string.match(stamp, '^(.* )(%d+)$')
+            redis.call('SET', shard .. ':stamp', head .. string.format('%.0f', generation + 1))
+        end
+    end
+    if number then
+        redis.call('HSET', shard .. ':numbers', name, number)
+        redis.call('HSET', shard .. ':names', number, name)
+        redis.call('ZADD', shard .. ':queues', 0, name)
+    end
+    return number
+end
+
+-- A queue that has neither live jobs nor history is forgotten. Its bucket, if it has one, expires.
+local function forget_if_empty(base)
+    if redis.call('EXISTS', base .. ':live', base .. ':history') > 0 then
+        return
+    end
+    local name = name_of(base)
+    local number = redis.call('HGET', shard .. ':numbers', name)
+    if number then
+        redis.call('HDEL', shard .. ':numbers', name)
+        redis.call('HDEL', shard .. ':names', number)
+        redis.call('LPUSH', shard .. ':freed', number)
+    end
+    redis.call('ZREM', shard .. ':queues', name)
+    redis.call('ZREM', shard .. ':leases', name)
+    redis.call('DEL', base .. ':attempts')
+end
+
+-- The last step of every script that changes something. Nobody's permission to publish must be asked when it is too late.
+local function conclude()
+    for base in pairs(touched) do
+        index(base)
+    end
+    for base in pairs(thinned) do
+        forget_if_empty(base)
+    end
     if #news > 0 then
         redis.pcall('PUBLISH', channel, now .. '\n' .. table.concat(news, '\n'))
     end
@@ -79,6 +170,7 @@ end
 
 -- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
 local function remove_waiting(base, id, member, attempts)
+    touched[base] = true
     redis.call('ZREM', base .. ':ready', member)
     redis.call('ZREM', base .. ':due', string.sub(member, 11))
     if attempts > 0 then
@@ -101,7 +193,9 @@ end
 local function wait(base, id, job)
     if job.attempts >= job.max_attempts then
         redis.call('ZADD', base .. ':spent', 0, id)
+        watch_lease(base, 0)
     else
+        touched[base] = true
         redis.call('ZADD', base .. ':ready', 0, rank(job.priority, job.available_at, id))
         redis.call('ZADD', base .. ':due', 0, job.available_at .. id)
         if job.attempts > 0 then
@@ -150,6 +244,7 @@ local function finish(base, id, job, status, document, keeps)
     end
     if not keeps then
         redis.call('DEL', job.key)
+        thinned[base] = true
         return
     end
     redis.call('HDEL', job.key, 'lease_until', 'available_at', 'updated_at')

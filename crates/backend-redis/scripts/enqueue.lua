@@ -1,11 +1,24 @@
--- Accepts jobs: all of them, since a script is not interrupted (E1). The last key is the sequence of all jobs. Each answer
--- is an id, and whether it is that of a job that was there already.
-local jobs = number()
-local sequence = redis.call('INCRBY', KEYS[#KEYS], jobs) - jobs
+-- Accepts jobs: all of them, since a script is not interrupted (E1). They have reserved places in the sequence of all jobs, or
+-- there is but one shard and the places are taken here. Each answer is an id, and whether it is that of a job that was there
+-- already.
+local shards, place_of_shard, jobs = number(), number(), number()
+local numbers = {}
+for index = 1, queue_count do
+    numbers[index] = register(queue(index), shards, place_of_shard)
+    if not numbers[index] then
+        for registered = 1, index - 1 do
+            thinned[queue(registered)] = true
+        end
+        conclude()
+        return redis.error_reply('FULL there are as many queues as can be at once')
+    end
+end
+local sequence = shards == 1 and redis.call('INCRBY', shard .. ':sequence', jobs) - jobs
 local answers = {}
 for index = 1, jobs do
-    local base, kind, priority = queue(number()), arg(), arg()
-    local id = string.format('%013.0f%06d', sequence + index, number()) -- E10
+    local at, place_in_sequence, kind, priority = number(), arg(), arg(), arg()
+    local base = queue(at)
+    local id = string.format('%013.0f%06d', sequence and sequence + index or place_in_sequence, numbers[at]) -- E10
     local unique_key, payload, headers, max_attempts = arg(), arg(), arg(), arg()
     local available_at = schedule()
     local winner = unique_key ~= '' and redis.call('HGET', base .. ':unique', unique_key)
@@ -23,8 +36,8 @@ for index = 1, jobs do
         end
         redis.call('ZADD', base .. ':live', 0, id)
         wait(base, id, { priority = priority, available_at = available_at, attempts = 0, max_attempts = 1 })
-        tell('enqueued', id)
+        tell('enqueued', base, id)
     end
 end
-publish()
+conclude()
 return answers

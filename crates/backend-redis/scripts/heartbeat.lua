@@ -5,7 +5,7 @@ for _ = 1, number() do
     local job = live(base, id)
     local answer = ''
     if job and not (job.lease_until and job.epoch == epoch) then
-        tell('lease_lost', id) -- H4
+        tell('lease_lost', base, id) -- H4
     elseif job and job.lease_until > now then -- H3
         answer = later(now, micros)
         if answer > job.lease_until then
@@ -18,5 +18,5 @@ for _ = 1, number() do
     end
     answers[#answers + 1] = answer
 end
-publish()
+conclude()
 return answers

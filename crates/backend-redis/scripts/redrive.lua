@@ -20,10 +20,10 @@ for position = 1, number() do
             end
             redis.call('ZADD', base .. ':live', 0, id)
             wait(base, id, { priority = row[3], available_at = now, attempts = 0, max_attempts = 1 })
-            tell('redriven', id)
+            tell('redriven', base, id)
         end
     end
     answers[position] = answer
 end
-publish()
+conclude()
 return answers

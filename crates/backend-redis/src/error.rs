@@ -30,7 +30,7 @@ const REFUSALS: [&str; 12] = [
 
 /// The error of `operation`.
 pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError) -> StoreError {
-    if error.is_connection_refusal() || error.code().is_some_and(|code| REFUSALS.contains(&code)) {
+    if is_refusal(&error) {
         return StoreError::unavailable(operation, error);
     }
     match (error.kind(), effect) {
@@ -39,4 +39,11 @@ pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError)
         (ErrorKind::Io | ErrorKind::Parse, Effect::Write) => StoreError::unknown(operation, error),
         _ => StoreError::backend(operation, error),
     }
+}
+
+/// Whether nothing was done: the server said no, or nobody could be asked.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    error.is_connection_refusal()
+        || error.kind() == ErrorKind::ClusterConnectionNotFound
+        || error.code().is_some_and(|code| REFUSALS.contains(&code))
 }

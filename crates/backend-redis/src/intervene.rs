@@ -17,8 +17,8 @@ pub(crate) async fn intervene(link: &Link, job: JobId, word: &Intervention) -> R
         Intervention::Promote => ("promote", "", Schedule::Now),
     };
     let answer: String = link
-        .run("intervene", Effect::Write, &scripts::intervene, |directory, call| {
-            call.key(link.prefix.queue(&queue)).arg(id::text(job)).arg(name).arg(document);
+        .run("intervene", Effect::Write, (&scripts::intervene, link.layout.shard(&queue)), |directory, call| {
+            call.key(link.layout.queue(&queue)).arg(id::text(job)).arg(name).arg(document);
             call.arg(kept(directory.policy(&queue).archive)).schedule(schedule);
         })
         .await?;

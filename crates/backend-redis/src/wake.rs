@@ -17,7 +17,7 @@ use redis::Msg;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::sync::{broadcast, watch};
 
-use crate::link::Link;
+use crate::link::{Link, queue_name};
 use crate::{Shared, id, row};
 
 /// How many events a slow subscriber may be behind before it misses some.
@@ -95,9 +95,8 @@ async fn listen(shared: &Arc<Shared>, operation: &'static str) -> Result<()> {
 }
 
 async fn open(shared: &Shared) -> Result<(PubSubSink, PubSubStream), redis::RedisError> {
-    let mut connection = shared.client.get_async_pubsub().await?;
-    connection.subscribe(shared.link.prefix.events()).await?;
-    Ok(connection.split())
+    let channel = shared.link.layout.prefix.events();
+    Ok(shared.address.listener(shared.link.wire(), &channel).await?.split())
 }
 
 /// Hears messages for as long as the store is there, and connects again when the connection is lost.
@@ -156,26 +155,29 @@ async fn hear_all(store: &Weak<Shared>, (sink, messages): &mut (PubSubSink, PubS
     }
 }
 
-/// Takes one message: a policy that was set, or the time and what happened to which jobs.
+/// Takes one message: a policy that was set, or the time, and under each queue what happened to which jobs.
 async fn hear(shared: &Shared, message: &Msg) -> Result<()> {
     let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
     if let Some(pattern) = text.strip_prefix("policy ") {
-        shared.link.catch_up("wakeups").await?;
+        shared.link.catch_up("wakeups", None).await?;
         let pattern = pattern.parse::<QueuePattern>();
         shared.hub.wake(|queues| pattern.as_ref().is_ok_and(|pattern| concerns(pattern, queues)));
         return Ok(());
     }
     let mut lines = text.lines();
     let at = lines.next().and_then(row::time).unwrap_or_default();
-    let news: Vec<(EventKind, JobId)> = lines.filter_map(parse).collect();
-    let queues = shared.link.locate("wakeups", news.iter().map(|(_, job)| *job)).await?;
     let mut woken = BTreeSet::new();
-    for ((kind, job), queue) in news.into_iter().zip(queues) {
-        let Some(queue) = queue else { continue };
+    let mut queue = None;
+    for line in lines {
+        if let Some(name) = line.strip_prefix("in ") {
+            queue = queue_name(name.to_owned());
+            continue;
+        }
+        let (Some((kind, job)), Some(queue)) = (parse(line), &queue) else { continue };
         // An error means that nobody listens.
         let _ = shared.hub.events.send(backend::event(kind, queue.clone(), job, at));
-        if wakes(&shared.link, kind, &queue) {
-            woken.insert(queue);
+        if wakes(&shared.link, kind, queue) {
+            woken.insert(queue.clone());
         }
     }
     shared.hub.wake(|queues| woken.iter().any(|queue| queues.contains(queue)));
