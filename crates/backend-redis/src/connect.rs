@@ -180,7 +180,7 @@ async fn fsync(wire: &Wire) -> String {
 }
 
 /// Asks the server, or every master.
-async fn everywhere<T: FromRedisValue>(wire: &Wire, command: &Cmd) -> Result<Vec<T>, RedisError> {
+pub(crate) async fn everywhere<T: FromRedisValue>(wire: &Wire, command: &Cmd) -> Result<Vec<T>, RedisError> {
     match wire {
         Wire::Single(_) => Ok(vec![wire.command(command, Effect::Read).await?]),
         Wire::Cluster(connection) => {

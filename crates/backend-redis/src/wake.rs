@@ -17,6 +17,7 @@ use redis::Msg;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::sync::{broadcast, watch};
 
+use crate::connect::everywhere;
 use crate::link::{Link, queue_name};
 use crate::{Shared, id, row};
 
@@ -35,12 +36,14 @@ pub(crate) struct Hub {
     subscribers: Mutex<Vec<(Queues, watch::Sender<()>)>>,
     events: broadcast::Sender<Event>,
     listening: tokio::sync::Mutex<bool>,
+    fences: broadcast::Sender<u64>,
 }
 
 impl Default for Hub {
     fn default() -> Self {
         let events = broadcast::Sender::new(CAPACITY);
-        Self { subscribers: Mutex::default(), events, listening: tokio::sync::Mutex::default() }
+        let fences = broadcast::Sender::new(CAPACITY);
+        Self { subscribers: Mutex::default(), events, listening: tokio::sync::Mutex::default(), fences }
     }
 }
 
@@ -66,8 +69,9 @@ pub(crate) async fn wakeups(shared: &Arc<Shared>, queues: &Queues) -> Result<Wak
 
 /// Events of these queues.
 pub(crate) async fn subscribe(shared: &Arc<Shared>, queues: &Queues) -> Result<Events> {
-    let receiver = shared.hub.events.subscribe();
     listen(shared, "subscribe").await?;
+    fence(shared).await;
+    let receiver = shared.hub.events.subscribe();
     let start = (receiver, queues.clone());
     Ok(Box::pin(futures_util::stream::unfold(start, |(mut receiver, queues)| async move {
         loop {
@@ -81,6 +85,28 @@ pub(crate) async fn subscribe(shared: &Arc<Shared>, queues: &Queues) -> Result<E
             }
         }
     })))
+}
+
+/// Waits until what was published before now has come, so that a new subscriber is told nothing of it. From each server
+/// messages come in the order in which they were published there. Best effort, as all of it is.
+async fn fence(shared: &Shared) {
+    let mut fences = shared.hub.fences.subscribe();
+    let nonce = fastrand::u64(..);
+    let mut command = redis::cmd("PUBLISH");
+    command.arg(shared.link.layout.prefix.events()).arg(format!("fence {nonce}"));
+    let heard = async {
+        let mut missing = everywhere::<u64>(shared.link.wire(), &command).await.map_or(0, |told| told.len());
+        while missing > 0 {
+            match fences.recv().await {
+                Ok(fence) if fence == nonce => missing -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    if tokio::time::timeout(LOOK, heard).await.is_err() {
+        tracing::debug!("messages from before may still come");
+    }
 }
 
 /// Sees that somebody listens for this store.
@@ -162,6 +188,11 @@ async fn hear(shared: &Shared, message: &Msg) -> Result<()> {
         shared.link.catch_up("wakeups", None).await?;
         let pattern = pattern.parse::<QueuePattern>();
         shared.hub.wake(|queues| pattern.as_ref().is_ok_and(|pattern| concerns(pattern, queues)));
+        return Ok(());
+    }
+    if let Some(nonce) = text.strip_prefix("fence ").and_then(|nonce| nonce.parse().ok()) {
+        // An error means that nobody waits for it: another store does.
+        let _ = shared.hub.fences.send(nonce);
         return Ok(());
     }
     let mut lines = text.lines();
