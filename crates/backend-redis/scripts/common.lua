@@ -55,6 +55,51 @@ end
 -- Queues whose waiting jobs are others than before, and queues that have lost a job for good.
 local touched, thinned = {}, {}
 
+-- Changes of sorted sets and counts are collected, and made all at once: the last word on each member holds.
+local changes, counts = {}, {}
+local function put(key, member, there)
+    local members = changes[key]
+    if not members then
+        members = {}
+        changes[key] = members
+    end
+    members[member] = there
+end
+local function some(key, words, command)
+    if #words > 0 then
+        redis.call(command, key, unpack(words))
+    end
+end
+local function flush()
+    for key, members in pairs(changes) do
+        local adds, removes = {}, {}
+        for member, there in pairs(members) do
+            if there then
+                adds[#adds + 1], adds[#adds + 2] = 0, member
+            else
+                removes[#removes + 1] = member
+            end
+            if #adds >= 2000 then
+                some(key, adds, 'ZADD')
+                adds = {}
+            elseif #removes >= 2000 then
+                some(key, removes, 'ZREM')
+                removes = {}
+            end
+        end
+        some(key, adds, 'ZADD')
+        some(key, removes, 'ZREM')
+    end
+    for key, by in pairs(counts) do
+        for attempts, sum in pairs(by) do
+            if sum ~= 0 then
+                redis.call('HINCRBY', key, attempts, sum)
+            end
+        end
+    end
+    changes, counts = {}, {}
+end
+
 -- The indexes of the shard: `active` has the queues with a job that is due, by name; `later` those whose first job is due
 -- only later, by its time; `leases` those with leases, by a time before which none of them passes.
 local function index(base)
@@ -62,8 +107,9 @@ local function index(base)
     local first = redis.call('ZRANGE', base .. ':due', 0, 0)[1]
     local at = first and string.sub(first, 1, 18)
     if at and at <= now then
-        redis.call('ZADD', shard .. ':active', 0, name)
-        redis.call('ZREM', shard .. ':later', name)
+        if redis.call('ZADD', shard .. ':active', 0, name) == 1 then
+            redis.call('ZREM', shard .. ':later', name)
+        end
     else
         redis.call('ZREM', shard .. ':active', name)
         if at then
@@ -134,6 +180,7 @@ end
 
 -- The last step of every script that changes something. Nobody's permission to publish must be asked when it is too late.
 local function conclude()
+    flush()
     for base in pairs(touched) do
         index(base)
     end
@@ -148,7 +195,9 @@ end
 -- Counts the live jobs by attempts, but for those that have spent none: they are the rest.
 local function count(base, attempts, by)
     if attempts > 0 then
-        redis.call('HINCRBY', base .. ':attempts', attempts, by)
+        local key = base .. ':attempts'
+        counts[key] = counts[key] or {}
+        counts[key][attempts] = (counts[key][attempts] or 0) + by
     end
 end
 
@@ -169,38 +218,33 @@ local function rank(priority, available_at, id)
 end
 
 -- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
-local function remove_waiting(base, id, member, attempts)
+local function place_waiting(base, member, attempts, there)
     touched[base] = true
-    redis.call('ZREM', base .. ':ready', member)
-    redis.call('ZREM', base .. ':due', string.sub(member, 11))
+    put(base .. ':ready', member, there)
+    put(base .. ':due', string.sub(member, 11), there)
     if attempts > 0 then
-        redis.call('ZREM', base .. ':retried', string.sub(member, 11))
+        put(base .. ':retried', string.sub(member, 11), there)
     end
 end
 
 -- Takes a live job out of the indexes that it is in.
 local function unplace(base, id, job)
     if job.lease_until then
-        redis.call('ZREM', base .. ':leased', job.lease_until .. id)
+        put(base .. ':leased', job.lease_until .. id, false)
     elseif job.attempts >= job.max_attempts then
-        redis.call('ZREM', base .. ':spent', id)
+        put(base .. ':spent', id, false)
     else
-        remove_waiting(base, id, rank(job.priority, job.available_at, id), job.attempts)
+        place_waiting(base, rank(job.priority, job.available_at, id), job.attempts, false)
     end
 end
 
 -- Puts a live job without a lease where it will be found.
 local function wait(base, id, job)
     if job.attempts >= job.max_attempts then
-        redis.call('ZADD', base .. ':spent', 0, id)
+        put(base .. ':spent', id, true)
         watch_lease(base, 0)
     else
-        touched[base] = true
-        redis.call('ZADD', base .. ':ready', 0, rank(job.priority, job.available_at, id))
-        redis.call('ZADD', base .. ':due', 0, job.available_at .. id)
-        if job.attempts > 0 then
-            redis.call('ZADD', base .. ':retried', 0, job.available_at .. id)
-        end
+        place_waiting(base, rank(job.priority, job.available_at, id), job.attempts, true)
     end
 end
 
@@ -238,7 +282,7 @@ end
 local function finish(base, id, job, status, document, keeps)
     unplace(base, id, job)
     count(base, job.attempts, -1)
-    redis.call('ZREM', base .. ':live', id)
+    put(base .. ':live', id, false)
     if job.unique_key then
         redis.call('HDEL', base .. ':unique', job.unique_key)
     end
@@ -247,15 +291,12 @@ local function finish(base, id, job, status, document, keeps)
         thinned[base] = true
         return
     end
-    redis.call('HDEL', job.key, 'lease_until', 'available_at', 'updated_at')
-    redis.call('HSET', job.key, 'status', status, 'finished_at', now)
-    redis.call('ZADD', base .. ':history', 0, id)
-    redis.call('ZADD', base .. ':ended', 0, now .. id)
-    if status == 'dead_letter' then
-        redis.call('HSET', job.key, 'last_error', document)
-        redis.call('ZADD', base .. ':dead', 0, id)
-    else
-        redis.call('HSET', job.key, 'document', document)
+    local dead = status == 'dead_letter'
+    redis.call('HSET', job.key, 'status', status, 'finished_at', now, dead and 'last_error' or 'document', document)
+    put(base .. ':history', id, true)
+    put(base .. ':ended', now .. id, true)
+    if dead then
+        put(base .. ':dead', id, true)
     end
 end
 

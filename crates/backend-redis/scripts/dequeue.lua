@@ -64,23 +64,29 @@ local function first(q, most)
     return found
 end
 
+-- The fields of a job, in the order in which they are answered.
+local fields = { 'kind', 'priority', 'unique_key', 'payload', 'headers', 'attempts', 'max_attempts', 'available_at',
+    'lease_until', 'worker', 'epoch', 'first_leased_at', 'last_error', 'redrives', 'created_at', 'updated_at' }
+
 local leased = {}
 local function lease(q, member)
     local id = string.sub(member, 29)
     local key = q.base .. ':' .. id
-    local attempts = tonumber(redis.call('HGET', key, 'attempts'))
-    remove_waiting(q.base, id, member, attempts or 1)
-    if not attempts then
-        return -- somebody has removed it by hand
+    local job = redis.call('HMGET', key, unpack(fields))
+    local attempts = tonumber(job[6])
+    place_waiting(q.base, member, attempts or 1, false)
+    if not (attempts and tonumber(job[11])) then
+        return -- somebody has removed or spoilt it by hand
     end
     count(q.base, attempts, -1)
     count(q.base, attempts + 1, 1)
     local lease_until = later(now, q.lease) -- D7, P6
-    redis.call('ZADD', q.base .. ':leased', 0, lease_until .. id)
-    redis.call('HINCRBY', key, 'attempts', 1) -- D3
-    redis.call('HINCRBY', key, 'epoch', 1) -- D4
-    redis.call('HSETNX', key, 'first_leased_at', now) -- D8
-    redis.call('HSET', key, 'lease_until', lease_until, 'worker', worker, 'updated_at', now)
+    put(q.base .. ':leased', lease_until .. id, true)
+    job[6], job[9], job[10] = tostring(attempts + 1), lease_until, worker -- D3
+    job[11] = string.format('%.0f', job[11] + 1) -- D4
+    job[12], job[16] = job[12] or now, now -- D8
+    redis.call('HSET', key, 'attempts', job[6], 'lease_until', lease_until, 'worker', worker, 'epoch', job[11],
+        'first_leased_at', job[12], 'updated_at', now)
     if q.rate ~= '' then
         local start = q.full_at > now and q.full_at or now
         q.taken = (q.taken or 0) + 1
@@ -92,7 +98,7 @@ local function lease(q, member)
         q.watched = true
         watch_lease(q.base, lease_until)
     end
-    leased[#leased + 1] = { name_of(q.base), id, redis.call('HGETALL', key) }
+    leased[#leased + 1] = { name_of(q.base), id, job }
     tell('leased', q.base, id)
 end
 
@@ -127,6 +133,7 @@ local function round(open)
             gave[#gave + 1] = q
         end
     end
+    flush()
     rounds = rounds - 1
     return gave
 end
@@ -175,6 +182,7 @@ if queue_count == 0 then
             return { leased, 0, part, cursor }
         end
     end
+    flush()
     rounds = rounds - 1
     while mode == 'turns' and not more and #gave > 0 and #leased < limit and rounds > 0 do
         gave = round(gave)

@@ -34,7 +34,7 @@ for index = 1, jobs do
             redis.call('HSET', key, 'unique_key', unique_key)
             redis.call('HSET', base .. ':unique', unique_key, id)
         end
-        redis.call('ZADD', base .. ':live', 0, id)
+        put(base .. ':live', id, true)
         wait(base, id, { priority = priority, available_at = available_at, attempts = 0, max_attempts = 1 })
         tell('enqueued', base, id)
     end

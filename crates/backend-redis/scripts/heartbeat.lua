@@ -9,8 +9,8 @@ for _ = 1, number() do
     elseif job and job.lease_until > now then -- H3
         answer = later(now, micros)
         if answer > job.lease_until then
-            redis.call('ZREM', base .. ':leased', job.lease_until .. id)
-            redis.call('ZADD', base .. ':leased', 0, answer .. id)
+            put(base .. ':leased', job.lease_until .. id, false)
+            put(base .. ':leased', answer .. id, true)
             redis.call('HSET', job.key, 'lease_until', answer, 'updated_at', now) -- H6
         else
             answer = job.lease_until -- H2

@@ -29,9 +29,9 @@ local function prune(base, age)
         if statuses[redis.call('HGET', base .. ':' .. id, 'status')] then
             redis.call('DEL', base .. ':' .. id)
             thinned[base] = true
-            redis.call('ZREM', base .. ':ended', member)
-            redis.call('ZREM', base .. ':history', id)
-            redis.call('ZREM', base .. ':dead', id)
+            put(base .. ':ended', member, false)
+            put(base .. ':history', id, false)
+            put(base .. ':dead', id, false)
             forgotten = forgotten + 1
         end
     end

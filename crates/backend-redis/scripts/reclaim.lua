@@ -13,7 +13,7 @@ local function reclaim(index, id, policy, where, member)
     local job = live(base, id)
     if not job then
         -- Nobody can say what is to become of it. It stays where a person can find it, and is in nobody's way (R5).
-        redis.call('ZREM', base .. where, member)
+        put(base .. where, member, false)
         return
     end
     if job.lease_until then
@@ -51,6 +51,7 @@ for index = 1, queue_count do
         end
     end
     if #taken < limit then
+        flush()
         local first = redis.call('ZRANGE', base .. ':leased', 0, 0)[1]
         if first then
             redis.call('ZADD', shard .. ':leases', string.sub(first, 1, 18), name_of(base))

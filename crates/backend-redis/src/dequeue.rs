@@ -1,7 +1,6 @@
 //! Dequeue: one script if one shard has all the queues, else a look at each shard first.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 use leasehold_core::{
     Dequeue, EffectivePolicy, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record, Result,
@@ -168,14 +167,14 @@ impl<'a> Claim<'a> {
 }
 
 /// The queue, the id and the fields of a job.
-pub(crate) type Leased = (String, String, HashMap<String, Vec<u8>>);
+pub(crate) type Leased = (String, String, Vec<Option<Vec<u8>>>);
 
 pub(crate) fn jobs(leased: Vec<Leased>) -> Result<Vec<Job>> {
     let mut jobs = Vec::with_capacity(leased.len());
     for (queue, id, fields) in leased {
         let Some(queue) = queue_name(queue) else { continue };
         let row = Row::new(answered_id(&id)?, queue, fields);
-        if let Some(Record::Live(job)) = row.and_then(|row| readable(row.record())) {
+        if let Some(Record::Live(job)) = readable(row.record()) {
             jobs.push(job);
         }
     }

@@ -287,7 +287,7 @@ impl Link {
         let mut rows: Vec<Option<Row>> = std::iter::repeat_with(|| None).take(jobs.len()).collect();
         for (place, fields) in join_all(read).await.into_iter().collect::<Result<Vec<_>>>()?.concat() {
             let (queue, job) = &jobs[place];
-            rows[place] = Row::new(*job, queue.clone(), fields);
+            rows[place] = Row::named(*job, queue.clone(), fields);
         }
         Ok(rows)
     }
