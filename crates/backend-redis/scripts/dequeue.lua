@@ -12,6 +12,12 @@ for index = 1, queue_count do
     queues[index].base, queues[index].share = queue(index), number()
 end
 
+-- Microseconds from one time to another, nothing if it is not later.
+local function between(from, to)
+    local seconds = tonumber(string.sub(to, 1, 12)) - tonumber(string.sub(from, 1, 12))
+    return math.max(0, seconds * 1000000 + tonumber(string.sub(to, 13)) - tonumber(string.sub(from, 13)))
+end
+
 -- How many jobs of a queue may be leased now (P1 to P4). A queue that is paused has no places, a Fifo queue has one.
 local function quota(q)
     local most = math.min(limit, q.share or limit)
@@ -74,14 +80,14 @@ local function lease(q, member)
     local key = q.base .. ':' .. id
     local job = redis.call('HMGET', key, unpack(fields))
     local attempts = tonumber(job[6])
-    place_waiting(q.base, member, attempts or 1, false)
+    remove_waiting(q.base, member, attempts or 1)
     if not (attempts and tonumber(job[11])) then
         return -- somebody has removed or spoilt it by hand
     end
     count(q.base, attempts, -1)
     count(q.base, attempts + 1, 1)
     local lease_until = later(now, q.lease) -- D7, P6
-    put(q.base .. ':leased', lease_until .. id, true)
+    add(q.base, ':leased', lease_until .. id)
     job[6], job[9], job[10] = tostring(attempts + 1), lease_until, worker -- D3
     job[11] = string.format('%.0f', job[11] + 1) -- D4
     job[12], job[16] = job[12] or now, now -- D8

@@ -9,8 +9,9 @@ for _ = 1, number() do
     elseif job and job.lease_until > now then -- H3
         answer = later(now, micros)
         if answer > job.lease_until then
-            put(base .. ':leased', job.lease_until .. id, false)
-            put(base .. ':leased', answer .. id, true)
+            -- At once: the next item may be for the same lease.
+            redis.call('ZREM', base .. ':leased', job.lease_until .. id)
+            redis.call('ZADD', base .. ':leased', 0, answer .. id)
             redis.call('HSET', job.key, 'lease_until', answer, 'updated_at', now) -- H6
         else
             answer = job.lease_until -- H2

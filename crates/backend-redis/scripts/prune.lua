@@ -29,9 +29,9 @@ local function prune(base, age)
         if statuses[redis.call('HGET', base .. ':' .. id, 'status')] then
             redis.call('DEL', base .. ':' .. id)
             thinned[base] = true
-            put(base .. ':ended', member, false)
-            put(base .. ':history', id, false)
-            put(base .. ':dead', id, false)
+            remove(base, ':ended', member)
+            remove(base, ':history', id)
+            remove(base, ':dead', id)
             forgotten = forgotten + 1
         end
     end

@@ -11,9 +11,9 @@ for _ = 1, number() do
     if forgotten < limit and row[1] and statuses[row[1]] and later(row[2], age) <= now then
         redis.call('DEL', base .. ':' .. id)
         thinned[base] = true
-        put(base .. ':ended', row[2] .. id, false)
-        put(base .. ':history', id, false)
-        put(base .. ':dead', id, false)
+        remove(base, ':ended', row[2] .. id)
+        remove(base, ':history', id)
+        remove(base, ':dead', id)
         forgotten = forgotten + 1
     end
 end

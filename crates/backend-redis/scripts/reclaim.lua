@@ -13,7 +13,7 @@ local function reclaim(index, id, policy, where, member)
     local job = live(base, id)
     if not job then
         -- Nobody can say what is to become of it. It stays where a person can find it, and is in nobody's way (R5).
-        put(base .. where, member, false)
+        remove(base, where, member)
         return
     end
     if job.lease_until then

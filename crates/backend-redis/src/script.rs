@@ -20,34 +20,35 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident $(after $common:literal)?),+ $(,)?) => {
+    ($($name:ident: $($part:literal)+;)+) => {
         $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(concat!($(include_str!($common),)? include_str!(concat!("../scripts/", stringify!($name), ".lua"))))
+            Script::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+))
         });)+
     };
 }
 
+/// Each script is made of as little as it needs: a server goes through all of it with every call.
 #[allow(non_upper_case_globals, reason = "they have the names of their files")]
 pub(crate) mod scripts {
     use super::{LazyLock, Script};
 
     scripts! {
-        enqueue after "../scripts/common.lua",
-        dequeue after "../scripts/common.lua",
-        settle after "../scripts/common.lua",
-        heartbeat after "../scripts/common.lua",
-        reclaim after "../scripts/common.lua",
-        overdue after "../scripts/common.lua",
-        intervene after "../scripts/common.lua",
-        redrive after "../scripts/common.lua",
-        prune after "../scripts/common.lua",
-        prune_ids after "../scripts/common.lua",
-        facts after "../scripts/common.lua",
-        active after "../scripts/common.lua",
-        agenda after "../scripts/common.lua",
-        directory,
-        stamp,
-        set_policy,
+        enqueue: "common" "enqueue";
+        dequeue: "common" "awake" "job" "dequeue";
+        settle: "common" "job" "backoff" "settle";
+        heartbeat: "common" "job" "heartbeat";
+        reclaim: "common" "job" "backoff" "reclaim";
+        overdue: "common" "overdue";
+        intervene: "common" "job" "intervene";
+        redrive: "common" "redrive";
+        prune: "common" "prune";
+        prune_ids: "common" "prune_ids";
+        facts: "common" "job" "facts";
+        active: "common" "awake" "active";
+        agenda: "common" "agenda";
+        directory: "directory";
+        stamp: "stamp";
+        set_policy: "set_policy";
     }
 }
 
