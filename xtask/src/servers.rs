@@ -7,8 +7,7 @@ use std::io::{self, Write};
 use std::process::Command;
 
 use leasehold_servers::{
-    Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisCluster,
-    RedisVersion,
+    Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisCluster, RedisVersion,
 };
 
 use crate::step::{self, Failure, Outcome};

@@ -46,8 +46,8 @@ local function tell(kind, base, id)
     news[#news + 1] = kind .. ' ' .. id
 end
 
--- Queues whose waiting jobs are others than before, and queues that have lost a job for good.
-local touched, thinned = {}, {}
+-- Queues whose waiting jobs are others than before, queues that have lost a lease, and queues that have lost a job for good.
+local touched, released, thinned = {}, {}, {}
 
 -- Changes of the sorted sets and counts of queues are collected, and made all at once: what is removed first, then what is
 -- added. No script may add a member and remove it afterwards.
@@ -147,6 +147,11 @@ local function conclude()
             index(base)
         else
             activate(name_of(base))
+        end
+    end
+    for base in pairs(released) do
+        if redis.call('EXISTS', base .. ':leased', base .. ':spent') == 0 then
+            redis.call('ZREM', shard .. ':leases', name_of(base))
         end
     end
     for base in pairs(thinned) do

@@ -1,8 +1,10 @@
 -- Takes a live job out of the indexes that it is in.
 local function unplace(base, id, job)
     if job.lease_until then
+        released[base] = true
         remove(base, ':leased', job.lease_until .. id)
     elseif job.attempts >= job.max_attempts then
+        released[base] = true
         remove(base, ':spent', id)
     else
         remove_waiting(base, rank(job.priority, job.available_at, id), job.attempts)

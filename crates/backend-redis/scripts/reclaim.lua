@@ -13,6 +13,7 @@ local function reclaim(index, id, policy, where, member)
     local job = live(base, id)
     if not job then
         -- Nobody can say what is to become of it. It stays where a person can find it, and is in nobody's way (R5).
+        released[base] = true
         remove(base, where, member)
         return
     end

@@ -53,7 +53,8 @@ pub(crate) async fn soonest(
 
 /// Those of the prefix that are not paused, each once.
 fn candidates(link: &Link, prefix: &QueuePrefix, names: impl Iterator<Item = String>) -> Vec<QueueName> {
-    let mut queues: Vec<QueueName> = names.filter_map(queue_name).filter(|queue| prefix.matches(queue)).collect();
+    let mut queues: Vec<QueueName> =
+        names.filter_map(queue_name).filter(|queue| prefix.matches(queue)).collect();
     queues.sort_unstable();
     queues.dedup();
     link.known(|directory| queues.retain(|queue| !directory.policy(queue).paused));

@@ -24,6 +24,7 @@ const SHARDS_IN_CLUSTER: u32 = 16;
 pub struct RedisStoreBuilder {
     prefix: KeyPrefix,
     shards: Option<u32>,
+    authority: Option<Vec<u8>>,
     payload_limit: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -35,6 +36,7 @@ impl RedisStoreBuilder {
         Self {
             prefix: KeyPrefix::default(),
             shards: None,
+            authority: None,
             payload_limit: limits::PAYLOAD_BYTES,
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
@@ -58,6 +60,12 @@ impl RedisStoreBuilder {
             return Err(Invalid::new("shards", Problem::OutOfRange { value, min, max }));
         }
         Ok(Self { shards: Some(shards), ..self })
+    }
+
+    /// Certificates, as PEM, of those who may vouch for a server that is reached by `rediss://`, instead of those that the machine
+    /// trusts.
+    pub fn root_certificate(self, pem: impl Into<Vec<u8>>) -> Self {
+        Self { authority: Some(pem.into()), ..self }
     }
 
     /// The largest document (payload, result, error or reason) in bytes: 1 MiB if nothing is said.
@@ -93,7 +101,8 @@ impl RedisStoreBuilder {
     /// # Errors
     /// As [`RedisStore::connect`].
     pub async fn connect(self, url: &str) -> Result<RedisStore> {
-        let address = Address::new(url, [self.connect_timeout, self.response_timeout])?;
+        let address =
+            Address::new(url, self.authority.clone(), [self.connect_timeout, self.response_timeout])?;
         self.open(address).await
     }
 

@@ -8,15 +8,24 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig, PubSub};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
-use redis::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, RedisError};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo, RedisError,
+    TlsCertificates,
+};
 
 use crate::error::{Effect, failed};
 use crate::wire::Wire;
+
+/// So a certificate begins.
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Where the server is, or some servers of a cluster; and how long it may take.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
     clients: Vec<Client>,
+    /// PEM certificates of those who may vouch for the server, instead of those that the machine trusts.
+    authority: Option<Vec<u8>>,
     connect_timeout: Duration,
     response_timeout: Duration,
 }
@@ -30,11 +39,51 @@ struct Facts {
 }
 
 impl Address {
-    pub(crate) fn new(url: &str, [connect_timeout, response_timeout]: [Duration; 2]) -> Result<Self, Invalid> {
-        let expected = "redis://[user:password@]host[:port][/database], or several of them with commas between";
-        let clients = url.split(',').map(Client::open).collect::<Result<Vec<_>, _>>();
-        let clients = clients.map_err(|_| Invalid::new("url", Problem::Malformed { expected }))?;
-        Ok(Self { clients, connect_timeout, response_timeout })
+    pub(crate) fn new(
+        url: &str,
+        authority: Option<Vec<u8>>,
+        [connect_timeout, response_timeout]: [Duration; 2],
+    ) -> Result<Self, Invalid> {
+        if url.contains("rediss:") {
+            // Whoever has installed another one before is welcome to it.
+            drop(rustls::crypto::ring::default_provider().install_default());
+        }
+        let is_pem = |pem: &Vec<u8>| pem.windows(CERTIFICATE.len()).any(|bytes| bytes == CERTIFICATE);
+        if !authority.as_ref().is_none_or(is_pem) {
+            return Err(Invalid::new(
+                "root_certificate",
+                Problem::Malformed { expected: "certificates as PEM" },
+            ));
+        }
+        let mut address = Self { clients: Vec::new(), authority, connect_timeout, response_timeout };
+        for url in url.split(',') {
+            let expected =
+                "redis[s]://[user:password@]host[:port][/database], or several with commas between";
+            let malformed = |_| Invalid::new("url", Problem::Malformed { expected });
+            let info = url.into_connection_info().map_err(malformed)?;
+            address.clients.push(address.client(info).map_err(|error| address.unusable(&error))?);
+        }
+        Ok(address)
+    }
+
+    fn client(&self, info: ConnectionInfo) -> Result<Client, RedisError> {
+        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        match (&self.authority, info.addr()) {
+            (Some(root_cert), ConnectionAddr::TcpTls { .. }) => {
+                let root_cert = Some(root_cert.clone());
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
+            }
+            _ => Client::open(info),
+        }
+    }
+
+    fn unusable(&self, error: &RedisError) -> Invalid {
+        tracing::debug!(%error, "no client could be made");
+        let field = if self.authority.is_some() { "root_certificate" } else { "url" };
+        Invalid::new(
+            field,
+            Problem::Malformed { expected: "what a client can be made of: certificates as PEM" },
+        )
     }
 
     /// Connects; also tells whether what is answered is kept in a file.
@@ -62,7 +111,13 @@ impl Address {
         // The driver repeats nothing: it could not know what may be done twice.
         let nodes = self.clients.iter().map(|client| client.get_connection_info().clone());
         let builder = ClusterClientBuilder::new(nodes).retries(0);
-        let builder = builder.connection_timeout(self.connect_timeout).response_timeout(self.response_timeout);
+        let builder = builder.tcp_settings(TcpSettings::default().set_nodelay(true));
+        let mut builder =
+            builder.connection_timeout(self.connect_timeout).response_timeout(self.response_timeout);
+        if let Some(root_cert) = &self.authority {
+            let root_cert = Some(root_cert.clone());
+            builder = builder.certs(TlsCertificates { client_tls: None, root_cert });
+        }
         tracing::debug!(node = %client.get_connection_info().addr(), "found a cluster");
         Ok(Wire::Cluster(builder.build()?.get_async_connection().await?))
     }
@@ -108,21 +163,19 @@ impl Address {
 
     /// The nodes of a cluster that are up.
     async fn nodes(&self, connection: &ClusterConnection) -> Result<Vec<Client>, RedisError> {
-        let nodes: String =
-            redis::cmd("CLUSTER").arg("NODES").query_async(&mut connection.clone()).await?;
-        let Some(known) = self.clients.first().map(Client::get_connection_info) else { return Ok(Vec::new()) };
+        let nodes: String = redis::cmd("CLUSTER").arg("NODES").query_async(&mut connection.clone()).await?;
+        let Some(known) = self.clients.first().map(Client::get_connection_info) else {
+            return Ok(Vec::new());
+        };
         let up = nodes.lines().filter_map(node);
         up.map(|(host, port)| {
             let addr = match known.addr() {
-                ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                    host,
-                    port,
-                    insecure: *insecure,
-                    tls_params: tls_params.clone(),
-                },
+                ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                    ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+                }
                 _ => ConnectionAddr::Tcp(host, port),
             };
-            Client::open(known.clone().set_addr(addr).into_connection_info()?)
+            self.client(known.clone().set_addr(addr))
         })
         .collect()
     }
@@ -162,8 +215,9 @@ fn refuse_eviction(policy: &str) -> Result<()> {
     if policy == "noeviction" {
         return Ok(());
     }
-    let reason =
-        format!("the server evicts keys and would lose jobs: its maxmemory-policy is {policy}, not noeviction");
+    let reason = format!(
+        "the server evicts keys and would lose jobs: its maxmemory-policy is {policy}, not noeviction"
+    );
     Err(StoreError::conflict(reason))
 }
 
@@ -208,9 +262,12 @@ mod tests {
     #[test]
     fn what_is_no_url_is_refused() {
         let times = [Duration::from_secs(1); 2];
-        assert!(Address::new("redis://a,redis://b:7000", times).is_ok());
+        assert!(Address::new("redis://a,redis://b:7000", None, times).is_ok());
         for bad in ["", "http://a", "redis://a,", "redis://a:port"] {
-            assert_eq!(Address::new(bad, times).unwrap_err().field, "url", "{bad}");
+            assert_eq!(Address::new(bad, None, times).unwrap_err().field, "url", "{bad}");
         }
+        let authority = Some(b"no certificate".to_vec());
+        let error = Address::new("rediss://a", authority, times).unwrap_err();
+        assert_eq!(error.field, "root_certificate");
     }
 }

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 
 use leasehold_core::{
-    Dequeue, EffectivePolicy, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record, Result,
+    Dequeue, EffectivePolicy, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record,
+    Result,
 };
 use redis::FromRedisValue;
 

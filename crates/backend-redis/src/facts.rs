@@ -180,7 +180,8 @@ async fn facts_of(
         return Err(StoreError::corrupt("a script answered without its time"));
     };
     let now = answered_time(&now)?;
-    let policies = link.known(|directory| queues.iter().map(|queue| directory.policy(queue)).collect::<Vec<_>>());
+    let policies =
+        link.known(|directory| queues.iter().map(|queue| directory.policy(queue)).collect::<Vec<_>>());
     let numbers = answers.filter_map(|answer| match answer {
         Answer::Queue(numbers) => Some(*numbers),
         Answer::Now(_) => None,
@@ -213,7 +214,10 @@ pub(crate) async fn next_available_at(link: &Link, queues: &Queues) -> Result<Op
 }
 
 /// When something can happen first in one of these queues, and the time now.
-pub(crate) async fn soonest(link: &Link, queues: &[QueueName]) -> Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
+pub(crate) async fn soonest(
+    link: &Link,
+    queues: &[QueueName],
+) -> Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
     let facts = facts(link, "next_available_at", queues).await?;
     Ok(facts.iter().filter_map(|(facts, policy)| Some((facts.next(policy)?, facts.now))).min())
 }
@@ -269,7 +273,8 @@ async fn first_of_fifo(link: &Link, queue: &QueueName) -> Result<Option<JobId>> 
     // More than one is there only if the queue was not always Fifo.
     pipeline.cmd("ZRANGE").arg(format!("{base}:leased")).arg(0).arg(999);
     pipeline.cmd("ZRANGE").arg(format!("{base}:live")).arg(0).arg(0);
-    let (leased, live) = link.send_all::<(Vec<String>, Vec<String>)>("explain", Effect::Read, &pipeline).await?;
+    let (leased, live) =
+        link.send_all::<(Vec<String>, Vec<String>)>("explain", Effect::Read, &pipeline).await?;
     let leased = leased.iter().filter_map(|member| id::parse(member.get(18..)?)).min();
     match (leased, live.first()) {
         (None, Some(first)) => answered_id(first).map(Some),

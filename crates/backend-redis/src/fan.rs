@@ -42,7 +42,9 @@ pub(crate) async fn answers<T: Clone>(
 }
 
 /// Waits for calls that are worth something even if others fail. The error, if there is nothing else.
-pub(crate) async fn some<T>(calls: impl IntoIterator<Item = impl Future<Output = Result<Vec<T>>>>) -> Result<Vec<T>> {
+pub(crate) async fn some<T>(
+    calls: impl IntoIterator<Item = impl Future<Output = Result<Vec<T>>>>,
+) -> Result<Vec<T>> {
     let mut all = Vec::new();
     let mut failure = None;
     for answer in join_all(calls).await {

@@ -1,10 +1,10 @@
 //! Heartbeat: one script for all the leases of a shard.
 
-use leasehold_core::{HeartbeatOutcome, LeaseFor, QueueName, Receipt, Result, StoreError, time};
+use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Result, StoreError, time};
 
 use crate::error::Effect;
 use crate::keys::Shard;
-use crate::link::{Link, Places, answered_time, grouped};
+use crate::link::{Link, Places, TRIES, answered_time};
 use crate::script::{micros, scripts};
 use crate::{fan, id};
 
@@ -13,13 +13,9 @@ pub(crate) async fn heartbeat(
     receipts: &[Receipt],
     extend: LeaseFor,
 ) -> Result<Vec<HeartbeatOutcome>> {
-    let queues = link.locate("heartbeat", receipts.iter().map(|receipt| receipt.job)).await?;
-    let queues = &queues;
-    let known = queues.iter().enumerate();
-    let known = known.filter_map(|(place, queue)| Some((link.layout.shard(queue.as_ref()?), place)));
-    let calls = grouped(known).into_iter().map(|(shard, places)| async move {
-        let held: Vec<_> =
-            places.iter().filter_map(|place| Some((receipts[*place], queues[*place].as_ref()?))).collect();
+    let shards = link.by_shard(receipts.iter().map(|receipt| receipt.job));
+    let calls = shards.into_iter().map(|(shard, places)| async move {
+        let held = places.iter().map(|place| receipts[*place]).collect::<Vec<_>>();
         let outcomes = extend_shard(link, shard, &held, extend).await?;
         Ok((places, outcomes))
     });
@@ -29,22 +25,32 @@ pub(crate) async fn heartbeat(
 async fn extend_shard(
     link: &Link,
     shard: Shard,
-    held: &[(Receipt, &QueueName)],
+    held: &[Receipt],
     extend: LeaseFor,
 ) -> Result<Vec<HeartbeatOutcome>> {
-    let places = Places::new(held.iter().map(|(_, queue)| *queue));
-    let answers: Vec<String> = link
-        .run("heartbeat", Effect::Write, (&scripts::heartbeat, shard), |directory, call| {
-            places.keys(&link.layout, call);
-            call.arg(held.len());
-            for (receipt, queue) in held {
-                let length = directory.policy(queue).lease_for(extend); // P6
-                call.arg(places.of(queue)).arg(id::text(receipt.job)).arg(receipt.epoch.get());
-                call.arg(micros(length.get()));
-            }
-        })
-        .await?;
-    told(&answers)
+    for _ in 0..TRIES {
+        // Each time anew: the number of a queue may be another's by now.
+        let queues = link.locate("heartbeat", held.iter().map(|receipt| receipt.job)).await?;
+        let places = Places::new(queues.iter().flatten());
+        let answers: Option<Vec<String>> = link
+            .try_run("heartbeat", Effect::Write, (&scripts::heartbeat, shard), |directory, call| {
+                places.keys(&link.layout, call);
+                call.arg(queues.iter().flatten().count());
+                for (receipt, queue) in held.iter().zip(&queues) {
+                    let Some(queue) = queue else { continue };
+                    let length = directory.policy(queue).lease_for(extend); // P6
+                    call.arg(places.of(queue)).arg(id::text(receipt.job)).arg(receipt.epoch.get());
+                    call.arg(micros(length.get()));
+                }
+            })
+            .await?;
+        if let Some(answers) = answers {
+            let mut told = told(&answers)?.into_iter();
+            let mut answer = |queue: &Option<_>| queue.as_ref().and_then(|_| told.next());
+            return Ok(queues.iter().map(|queue| answer(queue).unwrap_or(HeartbeatOutcome::Lost)).collect());
+        }
+    }
+    Err(link.behind("heartbeat"))
 }
 
 /// The first answer is the time at which the others hold.

@@ -52,7 +52,7 @@ pub(crate) async fn redrive(link: &Link, request: &Redrive) -> Result<Redriven> 
 }
 
 async fn located(link: &Link, operation: &'static str, ids: &[JobId]) -> Result<Vec<(QueueName, JobId)>> {
-    let queues = link.locate(operation, ids.iter().copied()).await?;
+    let queues = link.locate_anew(operation, ids.iter().copied()).await?;
     Ok(queues.into_iter().zip(ids).filter_map(|(queue, id)| Some((queue?, *id))).collect())
 }
 

@@ -1,6 +1,6 @@
 //! What every call has in common: keys, the stamp of the shard, and catching up when it is another.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -19,7 +19,7 @@ use crate::script::{Call, Script, scripts};
 use crate::wire::Wire;
 
 /// Policies that change so often during one call are somebody's mistake.
-const TRIES: usize = 100;
+pub(crate) const TRIES: usize = 100;
 
 /// How many queues one script may look at.
 pub(crate) const QUEUES_PER_SCRIPT: usize = 500;
@@ -72,20 +72,39 @@ impl Link {
         fill: impl Fn(&Directory, &mut Call) + Send + Sync,
     ) -> Result<T> {
         for _ in 0..TRIES {
-            let call = self.known(|directory| {
-                let mut call = Call::new(script);
-                call.key(self.layout.base(shard));
-                call.arg(self.layout.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
-                call.arg(directory.stamp(shard));
-                fill(directory, &mut call);
-                call
-            });
-            if let Some(answer) = self.call::<Option<T>>(operation, effect, &call).await? {
+            if let Some(answer) = self.try_run(operation, effect, (script, shard), &fill).await? {
                 return Ok(answer);
             }
+        }
+        Err(self.behind(operation))
+    }
+
+    /// The same, once. `None`: nothing was done, since something else is true there; now it is known.
+    pub(crate) async fn try_run<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        effect: Effect,
+        (script, shard): (&'static Script, Shard),
+        fill: impl Fn(&Directory, &mut Call) + Send + Sync,
+    ) -> Result<Option<T>> {
+        let call = self.known(|directory| {
+            let mut call = Call::new(script);
+            call.key(self.layout.base(shard));
+            call.arg(self.layout.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
+            call.arg(directory.stamp(shard));
+            fill(directory, &mut call);
+            call
+        });
+        let answer = self.call::<Option<T>>(operation, effect, &call).await?;
+        if answer.is_none() {
             self.catch_up(operation, Some(shard)).await?;
         }
-        Err(StoreError::unavailable(operation, "the policies change all the time"))
+        Ok(answer)
+    }
+
+    /// The error of somebody who never catches up.
+    pub(crate) fn behind(&self, operation: &'static str) -> StoreError {
+        StoreError::unavailable(operation, "the policies change all the time")
     }
 
     /// Calls a script as it is.
@@ -134,7 +153,7 @@ impl Link {
                 return Ok(());
             }
         }
-        Err(StoreError::unavailable(operation, "the policies change all the time"))
+        Err(self.behind(operation))
     }
 
     /// Learns the policies. The shards were counted when the prefix was opened, and are no longer asked for.
@@ -145,7 +164,9 @@ impl Link {
         let (instance, version, policies, shards) = self.call::<News>(operation, Effect::Read, &call).await?;
         if shards != self.layout.count() {
             let here = self.layout.count();
-            return Err(StoreError::conflict(format!("the prefix has {shards} shards now, no longer {here}")));
+            return Err(StoreError::conflict(format!(
+                "the prefix has {shards} shards now, no longer {here}"
+            )));
         }
         if let Some(policies) = policies {
             self.change(|directory| directory.adopt(instance, version, &policies));
@@ -198,6 +219,11 @@ impl Link {
                 return Ok(names);
             }
         }
+    }
+
+    /// The places of these jobs in their list, by shard; without those that no job has.
+    pub(crate) fn by_shard(&self, jobs: impl Iterator<Item = JobId>) -> BTreeMap<Shard, Vec<usize>> {
+        grouped(jobs.enumerate().filter_map(|(place, job)| Some((self.layout.place(job)?.0, place))))
     }
 
     /// The queue of each job; none for ids that no job has. What is known may be a name that is forgotten by now: the
@@ -256,8 +282,8 @@ impl Link {
     pub(crate) fn learn_from<'a>(&self, jobs: impl Iterator<Item = (JobId, &'a QueueName)>) {
         let numbers: HashMap<u32, &QueueName> =
             jobs.filter_map(|(job, queue)| Some((id::queue(job)?, queue))).collect();
-        let known =
-            self.known(|directory| numbers.iter().all(|(number, name)| directory.name(*number) == Some(name)));
+        let known = self
+            .known(|directory| numbers.iter().all(|(number, name)| directory.name(*number) == Some(name)));
         if !known {
             self.change(|directory| numbers.iter().for_each(|(number, name)| directory.learn(*number, name)));
         }
@@ -307,8 +333,8 @@ pub(crate) fn directory_call(layout: &Layout, instance: &str, version: &str) -> 
 }
 
 /// Things by their shard, in order.
-pub(crate) fn grouped<T>(things: impl Iterator<Item = (Shard, T)>) -> std::collections::BTreeMap<Shard, Vec<T>> {
-    let mut groups = std::collections::BTreeMap::<_, Vec<T>>::new();
+pub(crate) fn grouped<T>(things: impl Iterator<Item = (Shard, T)>) -> BTreeMap<Shard, Vec<T>> {
+    let mut groups = BTreeMap::<_, Vec<T>>::new();
     for (shard, thing) in things {
         groups.entry(shard).or_default().push(thing);
     }

@@ -103,7 +103,8 @@ impl Call {
 
     fn command(&self, name: &str, script: &str) -> Cmd {
         let bytes = self.keys.iter().chain(&self.args).map(Vec::len).sum::<usize>();
-        let mut command = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + script.len() + 16);
+        let mut command =
+            Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + script.len() + 16);
         command.arg(name).arg(script).arg(self.keys.len());
         for word in self.keys.iter().chain(&self.args) {
             command.arg(word.as_slice());

@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn each_queue_gets_a_turn_before_any_gets_a_second() {
-        let offers = [("a", 3), ("b", 1), ("c", 9)].map(|(name, count)| (QueueName::new(name).unwrap(), count));
+        let offers =
+            [("a", 3), ("b", 1), ("c", 9)].map(|(name, count)| (QueueName::new(name).unwrap(), count));
         let dealt = |limit| {
             let (order, shares) = deal(&offers, limit);
             let names: String = order.iter().map(|queue| queue.as_str()).collect();

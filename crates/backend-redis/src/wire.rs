@@ -25,7 +25,11 @@ pub(crate) enum Wire {
 
 impl Wire {
     /// Sends a command: in a cluster to the master that has its first key.
-    pub(crate) async fn command<T: FromRedisValue>(&self, command: &Cmd, effect: Effect) -> Result<T, RedisError> {
+    pub(crate) async fn command<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        effect: Effect,
+    ) -> Result<T, RedisError> {
         match self {
             Self::Single(connection) => command.query_async(&mut connection.clone()).await,
             Self::Cluster(connection) => {
@@ -74,7 +78,9 @@ async fn patiently<T, F: Future<Output = Result<T, RedisError>>>(
 fn may_be_repeated(error: &RedisError, effect: Effect) -> bool {
     let settles = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
     let refused = error.code().is_some_and(|code| settles.contains(&code));
-    refused || (error.code().is_none() && is_refusal(error)) || (effect == Effect::Read && error.is_io_error())
+    refused
+        || (error.code().is_none() && is_refusal(error))
+        || (effect == Effect::Read && error.is_io_error())
 }
 
 fn is_asked_elsewhere(error: &RedisError) -> bool {

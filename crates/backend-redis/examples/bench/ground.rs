@@ -6,9 +6,9 @@ use leasehold_core::{Queues, Store};
 use leasehold_redis::{KeyPrefix, RedisStore};
 use redis::aio::MultiplexedConnection;
 
-use crate::load::job;
 use crate::Result;
 use crate::bare::{Bare, connect};
+use crate::load::job;
 
 pub(crate) struct Ground {
     pub(crate) store: RedisStore,

@@ -1,11 +1,20 @@
 -- KEYS: what all keys begin with. ARGV: the ids.
+local base = KEYS[1]
 local time = redis.call('TIME')
-local history = {}
-for _, id in ipairs(ARGV) do
-    redis.call('HSET', KEYS[1] .. ':' .. id, 'status', 'completed', 'finished_at', time[1], 'result', 'null')
-    history[#history + 1] = time[1]
+local now = string.format('%012d%06d', time[1], time[2])
+local leased, history, ended = {}, {}, {}
+for place, id in ipairs(ARGV) do
+    local key = base .. ':' .. id
+    leased[place] = redis.call('HGET', key, 'lease_until') .. id
+    redis.call('HSET', key, 'status', 'completed', 'finished_at', now, 'document', 'null')
+    history[#history + 1] = 0
     history[#history + 1] = id
+    ended[#ended + 1] = 0
+    ended[#ended + 1] = now .. id
 end
-local settled = redis.call('ZREM', KEYS[1] .. ':leased', unpack(ARGV))
-redis.call('ZADD', KEYS[1] .. ':history', unpack(history))
+local settled = redis.call('ZREM', base .. ':leased', unpack(leased))
+redis.call('ZREM', base .. ':live', unpack(ARGV))
+redis.call('ZADD', base .. ':history', unpack(history))
+redis.call('ZADD', base .. ':ended', unpack(ended))
+redis.call('PUBLISH', base .. ':events', #ARGV)
 return settled
