@@ -30,6 +30,11 @@ const REFUSALS: [&str; 12] = [
 
 /// The error of `operation`.
 pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError) -> StoreError {
+    if error.code() == Some("FULL") {
+        return StoreError::conflict(
+            "the prefix has as many queues as can be at once: 999999, spread over its shards",
+        );
+    }
     if is_refusal(&error) {
         return StoreError::unavailable(operation, error);
     }
