@@ -27,4 +27,11 @@ pub trait Measured {
     fn name(self) -> &'static str;
     /// The ratio that this project asks of itself.
     fn bar(self) -> f64;
+    /// What its numbers count.
+    fn unit(self) -> &'static str
+    where
+        Self: Sized,
+    {
+        "jobs/s"
+    }
 }

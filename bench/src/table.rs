@@ -2,8 +2,6 @@
 
 use crate::{Measured, Rates};
 
-const UNIT: &str = "jobs/s";
-
 /// Medians over the rounds, and the ratio of the medians: larger is better.
 pub fn print(rounds: &[(impl Measured + Copy, Vec<Rates>)], json: bool) {
     if !json {
@@ -11,13 +9,13 @@ pub fn print(rounds: &[(impl Measured + Copy, Vec<Rates>)], json: bool) {
     }
     for (measure, rates) in rounds {
         let (ours, limit) = (median(rates, |rates| rates.ours), median(rates, |rates| rates.limit));
-        let (name, ratio) = (measure.name(), ours / limit);
+        let (name, ratio, unit) = (measure.name(), ours / limit, measure.unit());
         if json {
             println!(
-                r#"{{"name":"{name}","ours":{ours:.0},"limit":{limit:.0},"ratio":{ratio:.3},"unit":"{UNIT}"}}"#
+                r#"{{"name":"{name}","ours":{ours:.0},"limit":{limit:.0},"ratio":{ratio:.3},"unit":"{unit}"}}"#
             );
         } else {
-            println!("{name:<16} {ours:>10.0} {limit:>10.0} {ratio:>7.2} {:>5.1}  {UNIT}", measure.bar());
+            println!("{name:<16} {ours:>10.0} {limit:>10.0} {ratio:>7.2} {:>5.1}  {unit}", measure.bar());
         }
     }
 }

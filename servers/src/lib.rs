@@ -18,7 +18,7 @@
 //!
 //! # How it works
 //!
-//! `postgres`, `pgbouncer`, `mysql` and `redis` are the handles, over one `server`: a process with its directory, which a `guard` outside
+//! `postgres`, `pgbouncer`, `mysql`, `redis` and `redis_cluster` are the handles, over one `server`: a process with its directory, which a `guard` outside
 //! our process clears away. `install` has where programs come from, `cache` keeps what was fetched, `place` says where
 //! all that is, and `account` who runs it, since no server wants to be root. `wire` speaks as much of the protocol of
 //! Postgres as it takes to see that a server answers, and `mysql::wire` as much of MySQL's.
@@ -38,6 +38,7 @@ mod port;
 mod postgres;
 mod process;
 mod redis;
+mod redis_cluster;
 mod server;
 mod settings;
 mod wire;
@@ -48,4 +49,5 @@ pub use mysql::{Mysql, MysqlFlavor};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresVersion};
 pub use redis::{Redis, RedisVersion};
+pub use redis_cluster::RedisCluster;
 pub use settings::Settings;

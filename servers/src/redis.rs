@@ -1,6 +1,6 @@
 //! A private Redis.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -78,13 +78,19 @@ impl Redis {
         self.port
     }
 
+    /// The port on which nodes of a cluster speak with each other, if it was set.
+    pub(crate) fn bus_port(&self) -> Option<u16> {
+        let name = self.settings.iter().position(|word| word == "--cluster-port")?;
+        self.settings.get(name + 1)?.parse().ok()
+    }
+
     /// Its process; `None` while it is down.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.server().pid()
     }
 
-    /// Sends one command without spaces in its words on a new connection: the first line of the answer.
+    /// Sends one command without spaces in its words on a new connection: the answer if it is text, else its first line.
     ///
     /// # Errors
     /// The server is down.
@@ -175,7 +181,13 @@ fn ask(port: u16, line: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{line}\r\n").as_bytes())?;
+    let mut reader = BufReader::new(stream);
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer)?;
+    reader.read_line(&mut answer)?;
+    if let Some(length) = answer.strip_prefix('$').and_then(|length| length.trim_end().parse().ok()) {
+        let mut text = vec![0; length];
+        reader.read_exact(&mut text)?;
+        return String::from_utf8(text).map_err(io::Error::other);
+    }
     Ok(answer.trim_end().to_owned())
 }

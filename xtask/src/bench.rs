@@ -21,6 +21,8 @@ pub(crate) enum Backend {
     Mysql,
     /// leasehold-mysql, on MariaDB
     Mariadb,
+    /// leasehold-redis
+    Redis,
 }
 
 impl Backend {
@@ -31,6 +33,7 @@ impl Backend {
             Self::Worker => "leasehold-worker",
             Self::Sqlite => "leasehold-sqlite",
             Self::Mysql | Self::Mariadb => "leasehold-mysql",
+            Self::Redis => "leasehold-redis",
         }
     }
 
@@ -43,6 +46,9 @@ impl Backend {
             }),
             Self::Mariadb => step::step("MariaDB 10.11", || {
                 leasehold_servers::mariadb().map(drop).map_err(|error| servers::failure(&error))
+            }),
+            Self::Redis => step::step("Redis 7", || {
+                leasehold_servers::redis().map(drop).map_err(|error| servers::failure(&error))
             }),
             Self::Postgres | Self::Worker => step::step("PostgreSQL 15", || {
                 leasehold_servers::postgres15().map(drop).map_err(|error| servers::failure(&error))

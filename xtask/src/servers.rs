@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::process::Command;
 
 use leasehold_servers::{
-    Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisVersion,
+    Error, Mysql, MysqlFlavor, PgBouncer, Postgres, PostgresVersion, Redis, RedisCluster, RedisVersion,
 };
 
 use crate::step::{self, Failure, Outcome};
@@ -20,9 +20,10 @@ const MYSQL: &str = "LEASEHOLD_TEST_MYSQL_URL";
 const MARIADB: &str = "LEASEHOLD_TEST_MARIADB_URL";
 const REDIS: &str = "LEASEHOLD_TEST_REDIS_URL";
 const VALKEY: &str = "LEASEHOLD_TEST_VALKEY_URL";
+const REDIS_CLUSTER: &str = "LEASEHOLD_TEST_REDIS_CLUSTER_URL";
 
 /// All of them, in the order in which they are started.
-const SERVERS: [Entry; 8] = [
+const SERVERS: [Entry; 9] = [
     Entry { name: "PostgreSQL 15", variable: POSTGRES, start: |_| postgres(PostgresVersion::V15) },
     Entry { name: "PgBouncer for 15", variable: PGBOUNCER, start: |up| pgbouncer(up, POSTGRES) },
     Entry { name: "PostgreSQL 18", variable: POSTGRES_18, start: |_| postgres(PostgresVersion::V18) },
@@ -31,6 +32,7 @@ const SERVERS: [Entry; 8] = [
     Entry { name: "MariaDB 10.11", variable: MARIADB, start: |_| mysql(MysqlFlavor::Mariadb) },
     Entry { name: "Redis 7", variable: REDIS, start: |_| redis(RedisVersion::Redis7) },
     Entry { name: "Valkey", variable: VALKEY, start: |_| redis(RedisVersion::Valkey) },
+    Entry { name: "Redis Cluster", variable: REDIS_CLUSTER, start: |_| redis_cluster() },
 ];
 
 struct Entry {
@@ -47,6 +49,7 @@ enum Server {
     PgBouncer(PgBouncer),
     Mysql(Mysql),
     Redis(Redis),
+    RedisCluster(RedisCluster),
 }
 
 impl Server {
@@ -56,6 +59,7 @@ impl Server {
             Self::PgBouncer(server) => server.url(),
             Self::Mysql(server) => server.url(),
             Self::Redis(server) => server.url(),
+            Self::RedisCluster(server) => server.url(),
         }
     }
 }
@@ -132,6 +136,11 @@ fn mysql(flavor: MysqlFlavor) -> Outcome<Server> {
 
 fn redis(version: RedisVersion) -> Outcome<Server> {
     Redis::start(version, &[]).map(Server::Redis).map_err(|error| failure(&error))
+}
+
+fn redis_cluster() -> Outcome<Server> {
+    let cluster = RedisCluster::start(RedisVersion::Redis7, 0, &[]);
+    cluster.map(Server::RedisCluster).map_err(|error| failure(&error))
 }
 
 /// In front of the server that was started for the variable `behind`.

@@ -1,5 +1,5 @@
--- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the version of the
--- policies that the caller knows, or nothing; KEYS: the key of that version if there is one, then the queues.
+-- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the stamp of the shard
+-- that the caller knows; KEYS: what the keys of the shard begin with, then the same of queues of that shard.
 -- Times are text of 18 digits, 12 of seconds and 6 of microseconds, which sorts as time does; ids are 19 digits.
 -- A number of Lua could not keep either exactly.
 local place = 0
@@ -21,34 +21,142 @@ local function later(time, micros)
     return string.format('%012d%06d', seconds, sum - carry * 1000000)
 end
 
--- Microseconds from one time to another, nothing if it is not later.
-local function between(from, to)
-    local seconds = tonumber(string.sub(to, 1, 12)) - tonumber(string.sub(from, 1, 12))
-    return math.max(0, seconds * 1000000 + tonumber(string.sub(to, 13)) - tonumber(string.sub(from, 13)))
-end
-
 local channel = arg()
 local clock = redis.call('TIME')
 local now = later(string.format('%012d%06d', clock[1], clock[2]), number())
-local version = arg()
-local before_queues = 0
-if version ~= '' then
-    if (redis.call('GET', KEYS[1]) or '0') ~= version then
-        return false
-    end
-    before_queues = 1
+local shard = KEYS[1]
+if redis.call('GET', shard .. ':stamp') ~= arg() then
+    return false
 end
+local queue_count = #KEYS - 1
 local function queue(index)
-    return KEYS[before_queues + index]
+    return KEYS[1 + index]
+end
+local function name_of(base)
+    return string.sub(base, #shard + 2)
 end
 
--- What happened is told in one message, in order, when all of it has happened. Nobody's permission to publish must be
--- asked when it is too late.
-local news = {}
-local function tell(kind, id)
+-- What happened is told in one message, in order, when all of it has happened: under each queue, what and to which job.
+local news, news_of = {}, nil
+local function tell(kind, base, id)
+    if base ~= news_of then
+        news[#news + 1] = 'in ' .. name_of(base)
+        news_of = base
+    end
     news[#news + 1] = kind .. ' ' .. id
 end
-local function publish()
+
+-- Queues whose waiting jobs are others than before, queues that have lost a lease, and queues that have lost a job for good.
+local touched, released, thinned = {}, {}, {}
+
+-- Changes of the sorted sets and counts of queues are collected, and made all at once: what is removed first, then what is
+-- added. No script may add a member and remove it afterwards.
+local sets, counts = {}, {}
+local function changes(base, set)
+    local of = sets[base]
+    if not of then
+        of = {}
+        sets[base] = of
+    end
+    local both = of[set]
+    if not both then
+        both = { removed = {}, added = {} }
+        of[set] = both
+    end
+    return both
+end
+local function remove(base, set, member)
+    local removed = changes(base, set).removed
+    removed[#removed + 1] = member
+end
+local function add(base, set, member)
+    local added = changes(base, set).added
+    local count = #added
+    added[count + 1] = 0
+    added[count + 2] = member
+end
+local function flush()
+    for base, of in pairs(sets) do
+        for set, both in pairs(of) do
+            for from = 1, #both.removed, 4000 do
+                redis.call('ZREM', base .. set, unpack(both.removed, from, math.min(from + 3999, #both.removed)))
+            end
+            for from = 1, #both.added, 4000 do
+                redis.call('ZADD', base .. set, unpack(both.added, from, math.min(from + 3999, #both.added)))
+            end
+        end
+    end
+    for base, by in pairs(counts) do
+        for attempts, sum in pairs(by) do
+            if sum ~= 0 then
+                redis.call('HINCRBY', base .. ':attempts', attempts, sum)
+            end
+        end
+    end
+    sets, counts = {}, {}
+end
+
+-- The indexes of the shard: `active` has the queues with a job that is due, by name; `later` those whose first job is due
+-- only later, by its time; `leases` those with leases, by a time before which none of them passes.
+local function activate(name)
+    if redis.call('ZADD', shard .. ':active', 0, name) == 1 then
+        redis.call('ZREM', shard .. ':later', name)
+    end
+end
+local function index(base)
+    local name = name_of(base)
+    local first = redis.call('ZRANGE', base .. ':due', 0, 0)[1]
+    local at = first and string.sub(first, 1, 18)
+    if at and at <= now then
+        activate(name)
+    else
+        redis.call('ZREM', shard .. ':active', name)
+        if at then
+            redis.call('ZADD', shard .. ':later', at, name)
+        else
+            redis.call('ZREM', shard .. ':later', name)
+        end
+    end
+end
+local function watch_lease(base, at)
+    redis.call('ZADD', shard .. ':leases', 'LT', at, name_of(base))
+end
+
+-- A queue that has neither live jobs nor history is forgotten. Its bucket, if it has one, expires.
+local function forget_if_empty(base)
+    if redis.call('EXISTS', base .. ':live', base .. ':history') > 0 then
+        return
+    end
+    local name = name_of(base)
+    local number = redis.call('HGET', shard .. ':numbers', name)
+    if number then
+        redis.call('HDEL', shard .. ':numbers', name)
+        redis.call('HDEL', shard .. ':names', number)
+        redis.call('LPUSH', shard .. ':freed', number)
+    end
+    redis.call('ZREM', shard .. ':queues', name)
+    redis.call('ZREM', shard .. ':leases', name)
+    redis.call('DEL', base .. ':attempts')
+end
+
+-- The last step of every script that changes something. Nobody's permission to publish must be asked when it is too late.
+local function conclude()
+    flush()
+    for base, anew in pairs(touched) do
+        if anew then
+            index(base)
+        else
+            activate(name_of(base))
+        end
+    end
+    for base in pairs(released) do
+        if redis.call('EXISTS', base .. ':leased', base .. ':spent') == 0 then
+            redis.call('ZREM', shard .. ':leases', name_of(base))
+        end
+    end
+    for base in pairs(thinned) do
+        forget_if_empty(base)
+    end
     if #news > 0 then
         redis.pcall('PUBLISH', channel, now .. '\n' .. table.concat(news, '\n'))
     end
@@ -57,7 +165,8 @@ end
 -- Counts the live jobs by attempts, but for those that have spent none: they are the rest.
 local function count(base, attempts, by)
     if attempts > 0 then
-        redis.call('HINCRBY', base .. ':attempts', attempts, by)
+        counts[base] = counts[base] or {}
+        counts[base][attempts] = (counts[base][attempts] or 0) + by
     end
 end
 
@@ -78,100 +187,36 @@ local function rank(priority, available_at, id)
 end
 
 -- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
-local function remove_waiting(base, id, member, attempts)
-    redis.call('ZREM', base .. ':ready', member)
-    redis.call('ZREM', base .. ':due', string.sub(member, 11))
+local function place_waiting(base, member, attempts)
+    local by_time = string.sub(member, 11)
+    if string.sub(by_time, 1, 18) > now then
+        touched[base] = true
+    elseif touched[base] == nil then
+        touched[base] = false -- one more is due: that is all to know
+    end
+    add(base, ':ready', member)
+    add(base, ':due', by_time)
     if attempts > 0 then
-        redis.call('ZREM', base .. ':retried', string.sub(member, 11))
+        add(base, ':retried', by_time)
     end
 end
-
--- Takes a live job out of the indexes that it is in.
-local function unplace(base, id, job)
-    if job.lease_until then
-        redis.call('ZREM', base .. ':leased', job.lease_until .. id)
-    elseif job.attempts >= job.max_attempts then
-        redis.call('ZREM', base .. ':spent', id)
-    else
-        remove_waiting(base, id, rank(job.priority, job.available_at, id), job.attempts)
+local function remove_waiting(base, member, attempts)
+    touched[base] = true
+    local by_time = string.sub(member, 11)
+    remove(base, ':ready', member)
+    remove(base, ':due', by_time)
+    if attempts > 0 then
+        remove(base, ':retried', by_time)
     end
 end
 
 -- Puts a live job without a lease where it will be found.
 local function wait(base, id, job)
     if job.attempts >= job.max_attempts then
-        redis.call('ZADD', base .. ':spent', 0, id)
+        add(base, ':spent', id)
+        watch_lease(base, 0)
     else
-        redis.call('ZADD', base .. ':ready', 0, rank(job.priority, job.available_at, id))
-        redis.call('ZADD', base .. ':due', 0, job.available_at .. id)
-        if job.attempts > 0 then
-            redis.call('ZADD', base .. ':retried', 0, job.available_at .. id)
-        end
+        place_waiting(base, rank(job.priority, job.available_at, id), job.attempts)
     end
 end
 
--- A live job, as far as scripts need to know it; nothing if it is not live, or if a stranger has spoilt it.
-local function live(base, id)
-    local key = base .. ':' .. id
-    local row = redis.call('HMGET', key, 'status', 'lease_until', 'epoch', 'attempts', 'max_attempts', 'priority',
-        'available_at', 'unique_key', 'worker', 'kind')
-    local attempts, max_attempts = tonumber(row[4]), tonumber(row[5])
-    local whole = attempts and max_attempts and tonumber(row[6]) and row[7] and #row[7] == 18
-    if row[1] or not whole then
-        return nil, row[1]
-    end
-    return {
-        key = key, lease_until = row[2] or nil, epoch = row[3], attempts = attempts,
-        max_attempts = max_attempts, priority = row[6], available_at = row[7], unique_key = row[8] or nil,
-        worker = row[9] or nil, kind = row[10],
-    }
-end
-
--- Puts a live job back without its lease.
-local function requeue(base, id, job, available_at, attempts)
-    unplace(base, id, job)
-    if attempts ~= job.attempts then
-        count(base, job.attempts, -1)
-        count(base, attempts, 1)
-    end
-    job.lease_until, job.available_at, job.attempts = nil, available_at, attempts
-    redis.call('HDEL', job.key, 'lease_until', 'worker')
-    redis.call('HSET', job.key, 'available_at', available_at, 'attempts', attempts, 'updated_at', now)
-    wait(base, id, job)
-end
-
--- Ends a live job: one row of the history, or none (S12, P7). The row is the job's own, so that it is in one place.
-local function finish(base, id, job, status, document, keeps)
-    unplace(base, id, job)
-    count(base, job.attempts, -1)
-    redis.call('ZREM', base .. ':live', id)
-    if job.unique_key then
-        redis.call('HDEL', base .. ':unique', job.unique_key)
-    end
-    if not keeps then
-        redis.call('DEL', job.key)
-        return
-    end
-    redis.call('HDEL', job.key, 'lease_until', 'available_at', 'updated_at')
-    redis.call('HSET', job.key, 'status', status, 'finished_at', now)
-    redis.call('ZADD', base .. ':history', 0, id)
-    redis.call('ZADD', base .. ':ended', 0, now .. id)
-    if status == 'dead_letter' then
-        redis.call('HSET', job.key, 'last_error', document)
-        redis.call('ZADD', base .. ':dead', 0, id)
-    else
-        redis.call('HSET', job.key, 'document', document)
-    end
-end
-
--- A backoff: how long to wait after so many attempts, in microseconds. The share is the jitter, drawn by the caller.
-local function read_backoff()
-    return { base = number(), min = number(), max = number() }
-end
-local function delay(backoff, attempts, share)
-    local micros = backoff.base * 2 ^ math.min(math.max(attempts - 1, 0), 1023) * (1 + share)
-    if micros ~= micros or micros > 3155760000000000 then
-        micros = 3155760000000000
-    end
-    return math.min(math.max(math.floor(micros + 0.0005), backoff.min), backoff.max)
-end

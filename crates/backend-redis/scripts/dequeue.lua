@@ -1,18 +1,26 @@
--- Leases jobs of the queues of one slot: `order` in one order of all of them, `turns` in turns, so many rounds of them.
--- `peek` leases nothing, and tells what `order` would.
+-- Leases jobs of queues of one shard: `order` in one order of all of them, `turns` in turns, so many rounds of them. `peek` and
+-- `look` lease nothing: the one tells the ranks of those that `order` would lease, the other how many of each queue `turns`
+-- could. Which queues: those named, or if none is, the active ones of a prefix, after the one that was served last.
 local mode, limit, rounds, worker = arg(), number(), number(), arg()
 
+local function rules()
+    return { lease = number(), fifo = arg() == 'fifo', places = number(), rate = arg(), per_sec = number(), burst = number() }
+end
 local queues = {}
-for index = 1, #KEYS - before_queues do
-    queues[index] = {
-        index = index, base = queue(index), lease = number(), fifo = arg() == 'fifo',
-        places = number(), rate = arg(), per_sec = number(), burst = number(),
-    }
+for index = 1, queue_count do
+    queues[index] = rules()
+    queues[index].base, queues[index].share = queue(index), number()
+end
+
+-- Microseconds from one time to another, nothing if it is not later.
+local function between(from, to)
+    local seconds = tonumber(string.sub(to, 1, 12)) - tonumber(string.sub(from, 1, 12))
+    return math.max(0, seconds * 1000000 + tonumber(string.sub(to, 13)) - tonumber(string.sub(from, 13)))
 end
 
 -- How many jobs of a queue may be leased now (P1 to P4). A queue that is paused has no places, a Fifo queue has one.
 local function quota(q)
-    local most = limit
+    local most = math.min(limit, q.share or limit)
     if q.places then
         most = math.min(most, math.max(0, q.places - redis.call('ZCARD', q.base .. ':leased')))
     end
@@ -62,53 +70,131 @@ local function first(q, most)
     return found
 end
 
+-- The fields of a job, in the order in which they are answered.
+local fields = { 'kind', 'priority', 'unique_key', 'payload', 'headers', 'attempts', 'max_attempts', 'available_at',
+    'lease_until', 'worker', 'epoch', 'first_leased_at', 'last_error', 'redrives', 'created_at', 'updated_at' }
+
 local leased = {}
 local function lease(q, member)
     local id = string.sub(member, 29)
     local key = q.base .. ':' .. id
-    local attempts = tonumber(redis.call('HGET', key, 'attempts'))
-    remove_waiting(q.base, id, member, attempts or 1)
-    if not attempts then
-        return -- somebody has removed it by hand
+    local job = redis.call('HMGET', key, unpack(fields))
+    local attempts = tonumber(job[6])
+    remove_waiting(q.base, member, attempts or 1)
+    if not (attempts and tonumber(job[11])) then
+        return -- somebody has removed or spoilt it by hand
     end
     count(q.base, attempts, -1)
     count(q.base, attempts + 1, 1)
     local lease_until = later(now, q.lease) -- D7, P6
-    redis.call('ZADD', q.base .. ':leased', 0, lease_until .. id)
-    redis.call('HINCRBY', key, 'attempts', 1) -- D3
-    redis.call('HINCRBY', key, 'epoch', 1) -- D4
-    redis.call('HSETNX', key, 'first_leased_at', now) -- D8
-    redis.call('HSET', key, 'lease_until', lease_until, 'worker', worker, 'updated_at', now)
+    add(q.base, ':leased', lease_until .. id)
+    job[6], job[9], job[10] = tostring(attempts + 1), lease_until, worker -- D3
+    job[11] = string.format('%.0f', job[11] + 1) -- D4
+    job[12], job[16] = job[12] or now, now -- D8
+    redis.call('HSET', key, 'attempts', job[6], 'lease_until', lease_until, 'worker', worker, 'epoch', job[11],
+        'first_leased_at', job[12], 'updated_at', now)
     if q.rate ~= '' then
         local start = q.full_at > now and q.full_at or now
         q.taken = (q.taken or 0) + 1
         local full_at = later(start, math.floor(q.taken / q.per_sec * 1000000 + 0.5))
         redis.call('HSET', q.base .. ':bucket', 'rate', q.rate, 'full_at', full_at)
+        redis.call('PEXPIRE', q.base .. ':bucket', math.ceil(between(now, full_at) / 1000) + 1000)
     end
-    leased[#leased + 1] = { q.index, id, redis.call('HGETALL', key) }
-    tell('leased', id)
+    if not q.watched then
+        q.watched = true
+        watch_lease(q.base, lease_until)
+    end
+    leased[#leased + 1] = { name_of(q.base), id, job }
+    tell('leased', q.base, id)
 end
 
-if mode == 'turns' then
-    local open = queues
-    while #open > 0 and #leased < limit and rounds > 0 do
-        local again = {}
-        for _, q in ipairs(open) do
+local function take(q)
+    q.quota = q.quota or quota(q)
+    if q.quota <= 0 then
+        return false
+    end
+    if mode == 'look' then
+        local count = #first(q, q.quota)
+        if count > 0 then
+            leased[#leased + 1] = { name_of(q.base), count }
+        end
+        return count > 0
+    end
+    local member = first(q, 1)[1]
+    if member then
+        lease(q, member)
+        q.quota = q.quota - 1
+    end
+    return member and true or false
+end
+
+-- One round over these queues: those that gave.
+local function round(open)
+    local gave = {}
+    for _, q in ipairs(open) do
+        if #leased >= limit then
+            break
+        end
+        if take(q) then
+            gave[#gave + 1] = q
+        end
+    end
+    flush()
+    rounds = rounds - 1
+    return gave
+end
+
+if (mode == 'turns' or mode == 'look') and queue_count > 0 then
+    while #queues > 0 and #leased < limit and rounds > 0 do
+        queues = round(queues)
+    end
+    conclude()
+    return { leased, 1, '', '' }
+end
+
+-- From `cursor` to the end of the prefix, and then from its beginning to `origin`. After so many visits the caller comes
+-- again. The answers beside the leases: whether that was all, and if not, where to go on.
+if queue_count == 0 then
+    local prefix, origin, part, cursor = arg(), arg(), arg(), arg()
+    local shared = rules()
+    local more, visits, gave = awake(), 0, {}
+    while #leased < limit do
+        local from = cursor == '' and '[' .. prefix or '(' .. cursor
+        local to = prefix == '' and '+' or '(' .. prefix .. '\127'
+        if part == 'before' then
+            to = '[' .. origin
+        end
+        local page = redis.call('ZRANGEBYLEX', shard .. ':active', from, to, 'LIMIT', 0, 50)
+        for _, name in ipairs(page) do
             if #leased >= limit then
                 break
             end
-            q.quota = q.quota or quota(q)
-            local member = q.quota > 0 and first(q, 1)[1]
-            if member then
-                lease(q, member)
-                q.quota = q.quota - 1
-                again[#again + 1] = q
+            cursor, visits = name, visits + 1
+            local q = { base = shard .. ':' .. name }
+            for key, value in pairs(shared) do
+                q[key] = value
+            end
+            if take(q) then
+                gave[#gave + 1] = q
             end
         end
-        open, rounds = again, rounds - 1
+        if #leased < limit and #page < 50 then
+            if part == 'before' or origin == '' then
+                break
+            end
+            part, cursor = 'before', ''
+        elseif visits >= 500 then
+            conclude()
+            return { leased, 0, part, cursor }
+        end
     end
-    publish()
-    return leased
+    flush()
+    rounds = rounds - 1
+    while mode == 'turns' and not more and #gave > 0 and #leased < limit and rounds > 0 do
+        gave = round(gave)
+    end
+    conclude()
+    return { leased, more and 0 or 1, '', '' }
 end
 
 local found = {}
@@ -133,5 +219,5 @@ end
 for index = 1, math.min(limit, #found) do
     lease(found[index][2], found[index][1])
 end
-publish()
-return leased
+conclude()
+return { leased, 1, '', '' }

@@ -1,6 +1,6 @@
 -- Queues of one slot in numbers, without looking at their jobs.
 local told = { now }
-for index = 1, #KEYS - before_queues do
+for index = 1, queue_count do
     local base = queue(index)
     local after_now = '(' .. now .. '~'
     local first = redis.call('ZRANGEBYLEX', base .. ':due', '-', '+', 'LIMIT', 0, 1)[1]

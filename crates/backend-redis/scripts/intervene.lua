@@ -16,10 +16,10 @@ if job.lease_until then
 end
 if word == 'discard' then
     finish(base, id, job, 'discarded', document, keeps) -- A2
-    tell('settled', id)
+    tell('settled', base, id)
 else
     requeue(base, id, job, available_at, job.attempts) -- A1
-    tell('retried', id)
+    tell('retried', base, id)
 end
-publish()
+conclude()
 return 'done'

@@ -10,10 +10,12 @@ for _ = 1, number() do
     local row = redis.call('HMGET', base .. ':' .. id, 'status', 'finished_at')
     if forgotten < limit and row[1] and statuses[row[1]] and later(row[2], age) <= now then
         redis.call('DEL', base .. ':' .. id)
-        redis.call('ZREM', base .. ':ended', row[2] .. id)
-        redis.call('ZREM', base .. ':history', id)
-        redis.call('ZREM', base .. ':dead', id)
+        thinned[base] = true
+        remove(base, ':ended', row[2] .. id)
+        remove(base, ':history', id)
+        remove(base, ':dead', id)
         forgotten = forgotten + 1
     end
 end
+conclude()
 return forgotten

@@ -13,7 +13,8 @@ local function reclaim(index, id, policy, where, member)
     local job = live(base, id)
     if not job then
         -- Nobody can say what is to become of it. It stays where a person can find it, and is in nobody's way (R5).
-        redis.call('ZREM', base .. where, member)
+        released[base] = true
+        remove(base, where, member)
         return
     end
     if job.lease_until then
@@ -24,18 +25,18 @@ local function reclaim(index, id, policy, where, member)
             or redis.call('HGET', job.key, 'last_error') or '{"error":"attempts_exhausted"}'
         taken[#taken + 1] = { index, id, job.kind, job.attempts, job.worker or '', '' }
         finish(base, id, job, 'dead_letter', error, true) -- R3, R4
-        tell('dead_lettered', id)
+        tell('dead_lettered', base, id)
     else
         local micros = policy.waits and delay(policy.backoff, job.attempts, share(policy.jitter)) or 0 -- R2, P12
         local available_at = later(now, micros)
         taken[#taken + 1] = { index, id, job.kind, job.attempts, job.worker or '', available_at }
         requeue(base, id, job, available_at, job.attempts)
         redis.call('HSET', job.key, 'last_error', '{"error":"lease_expired"}')
-        tell('reclaimed', id)
+        tell('reclaimed', base, id)
     end
 end
 
-for index = 1, #KEYS - before_queues do
+for index = 1, queue_count do
     local policy = { waits = arg() == 'backoff', jitter = number(), backoff = read_backoff() }
     local base = queue(index)
     local left = limit - #taken
@@ -50,6 +51,15 @@ for index = 1, #KEYS - before_queues do
             reclaim(index, id, policy, ':spent', id)
         end
     end
+    if #taken < limit then
+        flush()
+        local first = redis.call('ZRANGE', base .. ':leased', 0, 0)[1]
+        if first then
+            redis.call('ZADD', shard .. ':leases', string.sub(first, 1, 18), name_of(base))
+        else
+            redis.call('ZREM', shard .. ':leases', name_of(base))
+        end
+    end
 end
-publish()
+conclude()
 return taken

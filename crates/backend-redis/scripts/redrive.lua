@@ -9,21 +9,21 @@ for position = 1, number() do
         local taken = row[2] and redis.call('HEXISTS', base .. ':unique', row[2]) == 1
         answer = taken and 'conflict' or 'moved' -- X4
         if not taken then
-            redis.call('ZREM', base .. ':history', id)
-            redis.call('ZREM', base .. ':dead', id)
-            redis.call('ZREM', base .. ':ended', row[4] .. id)
-            redis.call('HDEL', key, 'status', 'finished_at', 'worker')
+            remove(base, ':history', id)
+            remove(base, ':dead', id)
+            remove(base, ':ended', row[4] .. id)
+            redis.call('HDEL', key, 'status', 'finished_at', 'worker', 'lease_until')
             redis.call('HSET', key, 'attempts', 0, 'available_at', now, 'updated_at', now) -- X2
             redis.call('HINCRBY', key, 'redrives', 1) -- X5
             if row[2] then
                 redis.call('HSET', base .. ':unique', row[2], id)
             end
-            redis.call('ZADD', base .. ':live', 0, id)
+            add(base, ':live', id)
             wait(base, id, { priority = row[3], available_at = now, attempts = 0, max_attempts = 1 })
-            tell('redriven', id)
+            tell('redriven', base, id)
         end
     end
     answers[position] = answer
 end
-publish()
+conclude()
 return answers

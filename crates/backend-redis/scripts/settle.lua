@@ -15,20 +15,20 @@ for index = 1, number() do
             outcome = later(now, micros)
             requeue(base, id, job, outcome, job.attempts)
             redis.call('HSET', job.key, 'last_error', document)
-            tell('retried', id)
+            tell('retried', base, id)
         elseif verdict == 'snooze' then
             outcome = later(now, tonumber(after))
             requeue(base, id, job, outcome, math.max(job.attempts - 1, 0)) -- S7
-            tell('retried', id)
+            tell('retried', base, id)
         else
             finish(base, id, job, verdict, document, keeps or verdict == 'dead_letter')
             outcome = verdict
-            tell(verdict == 'dead_letter' and 'dead_lettered' or 'settled', id)
+            tell(verdict == 'dead_letter' and 'dead_lettered' or 'settled', base, id)
         end
     elseif job then
-        tell('lease_lost', id)
+        tell('lease_lost', base, id)
     end
     outcomes[index] = outcome
 end
-publish()
+conclude()
 return outcomes

@@ -1,26 +1,30 @@
 //! How a store is set up.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
-use redis::Client;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 
-use crate::dequeue::Turns;
-use crate::error::{Effect, failed};
-use crate::keys::KeyPrefix;
-use crate::link::Link;
+use crate::connect::Address;
+use crate::error::Effect;
+use crate::keys::{KeyPrefix, Layout, MOST_SHARDS};
+use crate::link::{Link, News, directory_call};
+use crate::turns::Turns;
 use crate::wake::Hub;
+use crate::wire::Wire;
 use crate::{RedisStore, Shared};
+
+/// How many shards a prefix has in a cluster, if nothing is said.
+const SHARDS_IN_CLUSTER: u32 = 16;
 
 /// The settings of a [`RedisStore`]. What is not said is as [`RedisStore::connect`] has it.
 #[derive(Debug, Clone)]
 #[must_use = "call connect()"]
 pub struct RedisStoreBuilder {
     prefix: KeyPrefix,
+    shards: Option<u32>,
+    authority: Option<Vec<u8>>,
     payload_limit: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -31,6 +35,8 @@ impl RedisStoreBuilder {
     pub(crate) fn new() -> Self {
         Self {
             prefix: KeyPrefix::default(),
+            shards: None,
+            authority: None,
             payload_limit: limits::PAYLOAD_BYTES,
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
@@ -41,6 +47,25 @@ impl RedisStoreBuilder {
     /// What the names of all keys begin with: `leasehold` if nothing is said.
     pub fn prefix(self, prefix: KeyPrefix) -> Self {
         Self { prefix, ..self }
+    }
+
+    /// How many shards the queues are spread over, from 1 to 256: in a cluster each is on one of the masters. If nothing is
+    /// said, a prefix gets 16 in a cluster and 1 elsewhere when it is first used, and keeps them for ever.
+    ///
+    /// # Errors
+    /// [`Invalid`] with the field `shards`.
+    pub fn shards(self, shards: u32) -> Result<Self, Invalid> {
+        if !(1..=MOST_SHARDS).contains(&shards) {
+            let [value, min, max] = [shards, 1, MOST_SHARDS].map(|count| count.to_string());
+            return Err(Invalid::new("shards", Problem::OutOfRange { value, min, max }));
+        }
+        Ok(Self { shards: Some(shards), ..self })
+    }
+
+    /// Certificates, as PEM, of those who may vouch for a server that is reached by `rediss://`, instead of those that the machine
+    /// trusts.
+    pub fn root_certificate(self, pem: impl Into<Vec<u8>>) -> Self {
+        Self { authority: Some(pem.into()), ..self }
     }
 
     /// The largest document (payload, result, error or reason) in bytes: 1 MiB if nothing is said.
@@ -76,71 +101,39 @@ impl RedisStoreBuilder {
     /// # Errors
     /// As [`RedisStore::connect`].
     pub async fn connect(self, url: &str) -> Result<RedisStore> {
-        let expected = "redis://[user:password@]host[:port][/database]";
-        let client = Client::open(url).map_err(|_| Invalid::new("url", Problem::Malformed { expected }))?;
-        self.open(client).await
+        let address =
+            Address::new(url, self.authority.clone(), [self.connect_timeout, self.response_timeout])?;
+        self.open(address).await
     }
 
-    pub(crate) async fn open(self, client: Client) -> Result<RedisStore> {
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.response_timeout))
-            .set_number_of_retries(1);
-        let manager = ConnectionManager::new_with_config(client.clone(), config).await;
-        let manager = manager.map_err(|error| failed("connect", Effect::Read, error))?;
-        let appends = check(manager.clone()).await?;
-        let link = Link::new(manager, self.prefix.clone(), Arc::clone(&self.shift));
-        link.catch_up("connect").await?;
+    pub(crate) async fn open(self, address: Address) -> Result<RedisStore> {
+        let (wire, appends) = address.open().await?;
+        let link = self.link(wire).await?;
         let capabilities = Capabilities {
             transactions: false,
             durable: appends,
+            atomic_batches: link.layout.count() == 1,
             payload_limit: self.payload_limit,
             ..Capabilities::full()
         };
-        let shared = Shared {
-            link,
-            turns: Turns::default(),
-            hub: Hub::default(),
-            capabilities,
-            client,
-            builder: self,
-        };
+        let (turns, hub) = (Turns::default(), Hub::default());
+        let shared = Shared { link, turns, hub, capabilities, address, builder: self };
         Ok(RedisStore { shared: Arc::new(shared) })
     }
-}
 
-/// Whether the server appends what it is told to a file. One that evicts keys is refused: it would lose jobs. So is a
-/// cluster: scripts still look at several slots.
-async fn check(mut connection: ConnectionManager) -> Result<bool> {
-    let info = redis::cmd("INFO")
-        .arg("memory")
-        .arg("persistence")
-        .arg("server")
-        .query_async::<String>(&mut connection)
-        .await;
-    let info = info.map_err(|error| failed("connect", Effect::Read, error))?;
-    let facts: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
-    let fact = |name: &str| facts.get(name).copied().unwrap_or_default();
-    let eviction = fact("maxmemory_policy");
-    if eviction != "noeviction" {
-        let reason = format!(
-            "the server evicts keys and would lose jobs: its maxmemory-policy is {eviction}, not noeviction"
-        );
-        return Err(StoreError::conflict(reason));
+    /// Opens the prefix, with as many shards as it has.
+    async fn link(&self, wire: Wire) -> Result<Link> {
+        let usual = if matches!(wire, Wire::Cluster(_)) { SHARDS_IN_CLUSTER } else { 1 };
+        let layout = Layout::new(self.prefix.clone(), self.shards.unwrap_or(usual));
+        let link = Link::new(wire.clone(), layout, Arc::clone(&self.shift));
+        let call = directory_call(&link.layout, "", "");
+        let (.., shards) = link.call::<News>("connect", Effect::Read, &call).await?;
+        match self.shards {
+            Some(asked) if asked != shards => {
+                let prefix = &self.prefix;
+                Err(StoreError::conflict(format!("the prefix {prefix} has {shards} shards, not {asked}")))
+            }
+            _ => Ok(Link::new(wire, Layout::new(self.prefix.clone(), shards), Arc::clone(&self.shift))),
+        }
     }
-    if fact("redis_mode") == "cluster" {
-        return Err(StoreError::unsupported("a Redis Cluster"));
-    }
-    let appends = fact("aof_enabled") == "1";
-    let fsync = redis::cmd("CONFIG")
-        .arg("GET")
-        .arg("appendfsync")
-        .query_async::<HashMap<String, String>>(&mut connection)
-        .await;
-    // Where CONFIG is forbidden, nobody knows.
-    let fsync = fsync.ok().and_then(|mut settings| settings.remove("appendfsync"));
-    let (appendonly, appendfsync) =
-        (if appends { "yes" } else { "no" }, fsync.as_deref().unwrap_or("unknown"));
-    tracing::info!(appendonly, appendfsync, version = fact("redis_version"), "connected to Redis");
-    Ok(appends)
 }

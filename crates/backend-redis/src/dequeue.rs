@@ -1,172 +1,195 @@
-//! Dequeue: one script where one can see all the queues, else a look first.
+//! Dequeue: one script if one shard has all the queues, else a look at each shard first.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use leasehold_core::{
-    Dequeue, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record, Result,
+    Dequeue, EffectivePolicy, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record,
+    Result,
 };
+use redis::FromRedisValue;
 
-use crate::directory::Directory;
 use crate::error::Effect;
-use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id};
+use crate::fan;
+use crate::keys::Shard;
+use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, grouped, queue_name};
 use crate::row::{Row, readable};
 use crate::script::{Call, micros, scripts};
-
-/// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
-const TURNS: usize = 1024;
+use crate::turns::{self, Turns};
 
 /// How many jobs one script may look at to put those of several queues in order.
 const SORTED: usize = 100_000;
 
-/// Which queue of each prefix was served last (D11). Losing it costs a turn and no promise.
-#[derive(Default)]
-pub(crate) struct Turns(Mutex<HashMap<QueuePrefix, QueueName>>);
-
-impl Turns {
-    fn last(&self, prefix: &QueuePrefix) -> Option<QueueName> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).cloned()
-    }
-
-    fn served(&self, prefix: &QueuePrefix, queue: QueueName) {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if turns.len() >= TURNS {
-            turns.clear();
-        }
-        turns.insert(prefix.clone(), queue);
-    }
-}
-
 pub(crate) async fn dequeue(link: &Link, turns: &Turns, request: &Dequeue) -> Result<Vec<Job>> {
-    match &request.queues {
-        Queues::Named(names) => in_order(link, request, names).await,
-        Queues::Matching(prefix) => in_turns(link, turns, request, prefix).await,
-    }
+    let jobs = match &request.queues {
+        Queues::Named(names) => in_order(link, request, names).await?,
+        Queues::Matching(prefix) => turns::in_turns(link, turns, request, prefix).await?,
+    };
+    link.learn_from(jobs.iter().map(|job| (job.id, &job.queue)));
+    Ok(jobs)
 }
 
 /// The first jobs of all the queues together (D6).
 async fn in_order(link: &Link, request: &Dequeue, names: &[QueueName]) -> Result<Vec<Job>> {
     let limit = request.limit.as_usize();
-    let groups: Vec<_> = names.chunks((SORTED / limit).clamp(1, QUEUES_PER_SCRIPT)).collect();
-    if let [names] = groups[..] {
-        return Ok(lease(link, request, Manner::Order, names, limit)
-            .await?
-            .into_iter()
-            .map(|(_, job)| job)
-            .collect());
+    let size = (SORTED / limit).clamp(1, QUEUES_PER_SCRIPT);
+    let shards = grouped(names.iter().map(|name| (link.layout.shard(name), name)));
+    let shards = &shards;
+    let groups: Vec<(Shard, &[&QueueName])> =
+        shards.iter().flat_map(|(shard, names)| names.chunks(size).map(|chunk| (*shard, chunk))).collect();
+    if let [(shard, names)] = groups[..] {
+        return Claim::named(request, Manner::Order, names.iter().copied(), limit).lease(link, shard).await;
     }
-    let mut ranks = Vec::new();
-    for (group, names) in groups.iter().enumerate() {
-        let found: Vec<String> = call(link, request, Manner::Peek, names, limit).await?;
-        ranks.extend(found.into_iter().map(|rank| (rank, group)));
-    }
+    let looks = groups.iter().enumerate().map(|(group, (shard, names))| async move {
+        let look = Claim::named(request, Manner::Peek, names.iter().copied(), limit);
+        let ranks: Vec<String> = look.call(link, *shard).await?;
+        Ok(ranks.into_iter().map(|rank| (rank, group)).collect())
+    });
+    let mut ranks = fan::some(looks).await?;
     ranks.sort_unstable();
     ranks.truncate(limit);
-    let mut leased = Vec::new();
-    for (group, names) in groups.iter().enumerate() {
+    let groups = groups.iter().enumerate().filter_map(|(group, (shard, names))| {
         let share = ranks.iter().filter(|(_, other)| *other == group).count();
-        if share > 0 {
-            leased.extend(
-                lease(link, request, Manner::Order, names, share).await?.into_iter().map(|(_, job)| job),
-            );
-        }
-    }
+        (share > 0).then_some((*shard, *names, share))
+    });
+    let leases = groups.map(|(shard, names, share)| async move {
+        Claim::named(request, Manner::Order, names.iter().copied(), share).lease(link, shard).await
+    });
+    let mut leased = fan::some(leases).await?;
     leased.sort_by_key(|job| (Reverse(job.priority), job.available_at, job.id)); // D12
     Ok(leased)
 }
 
-/// One job of each queue, then a second of each, and so on, from where the last call stopped (D11).
-async fn in_turns(link: &Link, turns: &Turns, request: &Dequeue, prefix: &QueuePrefix) -> Result<Vec<Job>> {
-    let mut queues = link.select("dequeue", &request.queues).await?;
-    if let Some(last) = turns.last(prefix) {
-        let next = queues.partition_point(|queue| *queue <= last);
-        queues.rotate_left(next);
-    }
-    let mut jobs: Vec<Job> = Vec::new();
-    while jobs.len() < request.limit.as_usize() && !queues.is_empty() {
-        let rounds = if queues.len() <= QUEUES_PER_SCRIPT { u32::MAX } else { 1 };
-        let mut again = Vec::new();
-        for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
-            let left = request.limit.as_usize() - jobs.len();
-            if left == 0 {
-                break;
-            }
-            for (queue, job) in lease(link, request, Manner::Turns { rounds }, chunk, left).await? {
-                turns.served(prefix, queue.clone());
-                again.push(queue);
-                jobs.push(job);
-            }
-        }
-        if rounds > 1 {
-            break;
-        }
-        queues = again;
-    }
-    Ok(jobs)
-}
-
 /// In which manner a script leases.
 #[derive(Clone, Copy)]
-enum Manner {
+pub(crate) enum Manner {
     /// In one order of all queues.
     Order,
     /// Not at all: it tells the ranks of the jobs that come first.
     Peek,
     /// In turns, so many rounds.
     Turns { rounds: u32 },
+    /// Not at all: it tells how many jobs each queue has to give.
+    Look,
 }
 
-/// Leases jobs of these queues, each with its queue, in the order in which they were leased.
-async fn lease(
-    link: &Link,
-    request: &Dequeue,
-    manner: Manner,
-    queues: &[QueueName],
-    limit: usize,
-) -> Result<Vec<(QueueName, Job)>> {
-    type Leased = Vec<(usize, String, HashMap<String, Vec<u8>>)>;
-    let leased: Leased = call(link, request, manner, queues, limit).await?;
+/// Where a walk over the active queues of a prefix is.
+#[derive(Clone, Default)]
+pub(crate) struct Walk {
+    pub(crate) prefix: String,
+    /// The queue that was served last.
+    pub(crate) origin: String,
+    /// Before that queue, or after it.
+    pub(crate) part: String,
+    pub(crate) cursor: String,
+}
+
+impl Walk {
+    /// From the first queue after `last` around to `last` itself.
+    pub(crate) fn after(prefix: &QueuePrefix, last: Option<&QueueName>) -> Self {
+        let origin = last.map(ToString::to_string).unwrap_or_default();
+        Self { prefix: prefix.to_string(), cursor: origin.clone(), origin, part: "after".to_owned() }
+    }
+
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.part == "after" && self.cursor == self.origin
+    }
+
+    /// Goes on where the script has stopped; from the start, if it has found more queues meanwhile.
+    pub(crate) fn go_on(&mut self, part: String, cursor: String) {
+        (self.part, self.cursor) =
+            if part.is_empty() { ("after".to_owned(), self.origin.clone()) } else { (part, cursor) };
+    }
+}
+
+/// Of which queues a script leases.
+pub(crate) enum From<'a> {
+    /// These, each at most so many if that is said.
+    Named(Vec<(&'a QueueName, Option<usize>)>),
+    /// The active ones of a prefix, which all have this policy.
+    Active(Walk, EffectivePolicy),
+}
+
+/// One call of the script.
+pub(crate) struct Claim<'a> {
+    pub(crate) request: &'a Dequeue,
+    pub(crate) manner: Manner,
+    pub(crate) from: From<'a>,
+    pub(crate) limit: usize,
+}
+
+/// What the script answers: what it has leased or seen, whether that was all, and where to go on.
+pub(crate) type Answer<T> = (Vec<T>, bool, String, String);
+
+impl<'a> Claim<'a> {
+    pub(crate) fn named(
+        request: &'a Dequeue,
+        manner: Manner,
+        names: impl Iterator<Item = &'a QueueName>,
+        limit: usize,
+    ) -> Self {
+        Self { request, manner, from: From::Named(names.map(|name| (name, None)).collect()), limit }
+    }
+
+    /// The jobs that were leased, in the order in which they were.
+    pub(crate) async fn lease(&self, link: &Link, shard: Shard) -> Result<Vec<Job>> {
+        let (leased, ..): Answer<Leased> = self.call(link, shard).await?;
+        jobs(leased)
+    }
+
+    pub(crate) async fn call<T: FromRedisValue>(&self, link: &Link, shard: Shard) -> Result<T> {
+        let effect = match self.manner {
+            Manner::Order | Manner::Turns { .. } => Effect::Write,
+            Manner::Peek | Manner::Look => Effect::Read,
+        };
+        link.run("dequeue", effect, (&scripts::dequeue, shard), |directory, call| {
+            match self.manner {
+                Manner::Order => call.arg("order").arg(self.limit).arg(0),
+                Manner::Peek => call.arg("peek").arg(self.limit).arg(0),
+                Manner::Turns { rounds } => call.arg("turns").arg(self.limit).arg(rounds),
+                Manner::Look => call.arg("look").arg(self.limit).arg(1),
+            };
+            call.arg(self.request.worker.as_str());
+            match &self.from {
+                From::Named(queues) => {
+                    for (queue, share) in queues {
+                        call.key(link.layout.queue(queue));
+                        rules(self.request, &directory.policy(queue), call);
+                        call.arg(share.map_or_else(String::new, |share| share.to_string()));
+                    }
+                }
+                From::Active(walk, policy) => {
+                    call.arg(&walk.prefix).arg(&walk.origin).arg(&walk.part).arg(&walk.cursor);
+                    rules(self.request, policy, call);
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// The queue, the id and the fields of a job.
+pub(crate) type Leased = (String, String, Vec<Option<Vec<u8>>>);
+
+pub(crate) fn jobs(leased: Vec<Leased>) -> Result<Vec<Job>> {
     let mut jobs = Vec::with_capacity(leased.len());
-    for (place, id, fields) in leased {
-        let Some(queue) = queues.get(place - 1) else { continue };
-        let row = Row::new(answered_id(&id)?, queue.clone(), fields);
-        if let Some(Record::Live(job)) = row.and_then(|row| readable(row.record())) {
-            jobs.push((queue.clone(), job));
+    for (queue, id, fields) in leased {
+        let Some(queue) = queue_name(queue) else { continue };
+        let row = Row::new(answered_id(&id)?, queue, fields);
+        if let Some(Record::Live(job)) = readable(row.record()) {
+            jobs.push(job);
         }
     }
     Ok(jobs)
 }
 
-async fn call<T: redis::FromRedisValue>(
-    link: &Link,
-    request: &Dequeue,
-    manner: Manner,
-    queues: &[QueueName],
-    limit: usize,
-) -> Result<T> {
-    link.run("dequeue", Effect::Write, &scripts::dequeue, |directory, call| {
-        match manner {
-            Manner::Order => call.arg("order").arg(limit).arg(0),
-            Manner::Peek => call.arg("peek").arg(limit).arg(0),
-            Manner::Turns { rounds } => call.arg("turns").arg(limit).arg(rounds),
-        };
-        call.arg(request.worker.as_str());
-        queues.iter().for_each(|queue| rules(link, directory, request, queue, call));
-    })
-    .await
-}
-
 /// What the script must know of one queue.
-fn rules(link: &Link, directory: &Directory, request: &Dequeue, queue: &QueueName, call: &mut Call) {
-    let policy = directory.policy(queue);
+fn rules(request: &Dequeue, policy: &EffectivePolicy, call: &mut Call) {
     let fifo = policy.order == QueueOrder::Fifo;
     let places = match policy.concurrency_limit {
         _ if policy.paused => Some(0), // P1
         _ if fifo => Some(1),          // P4
         limit => limit.map(|limit| limit.get()),
     };
-    call.key(link.prefix.queue(queue));
     call.arg(micros(policy.lease_for(request.lease_for).get())).arg(policy.order.as_str());
     call.arg(places.map_or_else(String::new, |places| places.to_string()));
     match policy.rate {
@@ -183,6 +206,7 @@ pub(crate) fn rate_text(rate: &RateLimit) -> String {
 /// The job that a queue would give out first, limits aside that are not reached.
 pub(crate) async fn first(link: &Link, queue: &QueueName) -> Result<Option<JobId>> {
     let request = Dequeue::new(queue, "explain")?;
-    let ranks: Vec<String> = call(link, &request, Manner::Peek, std::slice::from_ref(queue), 1).await?;
+    let look = Claim::named(&request, Manner::Peek, std::iter::once(queue), 1);
+    let ranks: Vec<String> = look.call(link, link.layout.shard(queue)).await?;
     ranks.first().and_then(|rank| rank.get(28..)).map(answered_id).transpose()
 }

@@ -1,41 +1,37 @@
 //! What a handle knows of the queues and their policies, and how it stays true.
 //!
-//! Queues are numbered when their first job is enqueued, and a number never changes hands, so what is known stays
-//! known. Policies have a version, which every script compares with the one that its caller went by: whoever is behind
-//! is sent away, catches up and comes again.
+//! Each shard has a stamp: which server, which version of the policies, and which numbering of queues. Every script compares
+//! it with the one that its caller went by: whoever is behind is sent away, catches up and comes again. What is known
+//! of queues is no more than a cache of numbers and names.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use std::collections::HashMap;
 
-use leasehold_core::{EffectivePolicy, JobId, Policies, QueueName, QueuePattern, QueuePolicy, Queues};
+use leasehold_core::{EffectivePolicy, Policies, QueueName, QueuePattern, QueuePolicy, QueuePrefix};
 
-use crate::id;
+use crate::keys::{Layout, Shard};
+
+/// How many queues are remembered. Those forgotten are asked for again.
+const NAMES: usize = 65_536;
+
+/// The stamp of a shard that nothing is known of.
+const NONE: &str = "-";
 
 /// Queues and policies.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    /// By number, less one.
-    names: Vec<Option<QueueName>>,
-    numbers: BTreeMap<QueueName, u32>,
+    /// By number.
+    names: HashMap<u32, QueueName>,
     policies: Policies,
-    version: String,
-    /// Which server, as far as what it holds goes; empty before anything is known.
+    /// Which server, as far as what it holds goes, and the version of its policies; empty before anything is known.
     pub(crate) instance: String,
+    pub(crate) version: String,
+    /// By shard.
+    stamps: Vec<String>,
 }
 
 impl Directory {
-    /// How many queues are known: all up to this number.
-    pub(crate) fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    /// Whether all this was learned from a server that has lost it since.
-    pub(crate) fn is_of_another(&self, instance: &str) -> bool {
-        !self.instance.is_empty() && self.instance != instance
-    }
-
-    pub(crate) fn version(&self) -> &str {
-        if self.version.is_empty() { "0" } else { &self.version }
+    pub(crate) fn stamp(&self, shard: Shard) -> &str {
+        self.stamps.get(shard.index()).filter(|stamp| !stamp.is_empty()).map_or(NONE, String::as_str)
     }
 
     pub(crate) fn policies(&self) -> &Policies {
@@ -46,49 +42,60 @@ impl Directory {
         if self.policies.is_empty() { EffectivePolicy::default() } else { self.policies.effective(queue) }
     }
 
-    pub(crate) fn number(&self, queue: &QueueName) -> Option<u32> {
-        self.numbers.get(queue).copied()
-    }
-
-    /// The queue of a job, if it is known.
-    pub(crate) fn queue_of(&self, job: JobId) -> Option<&QueueName> {
-        self.names.get(id::queue(job)? - 1)?.as_ref()
-    }
-
-    /// The queues asked for, by name: those that were named, known or not, or the known ones that match.
-    pub(crate) fn select(&self, queues: &Queues) -> Vec<QueueName> {
-        match queues {
-            Queues::Named(names) => names.to_vec(),
-            Queues::Matching(prefix) => {
-                let from = match QueueName::new(prefix.as_str()) {
-                    Ok(name) => Bound::Included(name),
-                    Err(_) => Bound::Unbounded,
-                };
-                let range = self.numbers.range((from, Bound::Unbounded)).map(|(name, _)| name);
-                range.take_while(|name| prefix.matches(name)).cloned().collect()
+    /// What holds for all queues with this prefix, if it is one and the same.
+    pub(crate) fn policy_of_all(&self, prefix: &QueuePrefix) -> Option<EffectivePolicy> {
+        let inside = |(pattern, _): &(QueuePattern, QueuePolicy)| match pattern {
+            QueuePattern::Exact(queue) => prefix.matches(queue),
+            QueuePattern::Prefix(other) => {
+                other.as_str().len() > prefix.as_str().len() && other.as_str().starts_with(prefix.as_str())
             }
+        };
+        if self.policies.iter().any(inside) {
+            return None;
         }
+        let any = QueueName::new(if prefix.as_str().is_empty() { "any" } else { prefix.as_str() }).ok()?;
+        Some(self.policy(&any))
     }
 
-    /// Learns the names of the queues from number `known + 1` on. Somebody may have learned them in the meantime.
-    pub(crate) fn learn(&mut self, known: usize, names: Vec<String>) {
-        for (index, name) in names.into_iter().enumerate().skip(self.names.len().saturating_sub(known)) {
-            let number = u32::try_from(known + index + 1).unwrap_or(u32::MAX);
-            let name = QueueName::new(name)
-                .inspect_err(|error| tracing::error!(%error, number, "a stored queue was passed over"))
-                .ok();
-            if let Some(name) = &name {
-                self.numbers.insert(name.clone(), number);
-            }
-            self.names.push(name);
+    /// The queue of this number, if it is known.
+    pub(crate) fn name(&self, number: u32) -> Option<&QueueName> {
+        self.names.get(&number)
+    }
+
+    pub(crate) fn learn(&mut self, number: u32, name: &QueueName) {
+        if self.names.get(&number) == Some(name) {
+            return;
         }
+        if self.names.len() >= NAMES {
+            self.names.clear();
+        }
+        self.names.insert(number, name.clone());
     }
 
     /// Takes over the policies of another version.
-    pub(crate) fn adopt(&mut self, version: String, policies: HashMap<String, String>) {
+    pub(crate) fn adopt(&mut self, instance: String, version: String, policies: &HashMap<String, String>) {
+        if !self.instance.is_empty() && self.instance != instance {
+            tracing::error!("the server has lost what it had");
+            self.names.clear();
+        }
         self.policies =
             Policies::new(policies.iter().filter_map(|(pattern, policy)| decode(pattern, policy)));
-        self.version = version;
+        (self.instance, self.version) = (instance, version);
+    }
+
+    /// Takes over the stamp of a shard. Whether its policies are those that are known.
+    pub(crate) fn stamped(&mut self, layout: &Layout, shard: Shard, stamp: String) -> bool {
+        let generation = |stamp: &str| stamp.rsplit(' ').next().map(str::to_owned);
+        if generation(self.stamp(shard)) != generation(&stamp) {
+            let count = layout.count();
+            self.names.retain(|number, _| (number % count) as usize != shard.index());
+        }
+        let current = stamp.starts_with(&format!("{} {} ", self.instance, self.version));
+        self.stamps.resize(layout.count() as usize, String::new());
+        if current {
+            self.stamps[shard.index()] = stamp;
+        }
+        current
     }
 }
 

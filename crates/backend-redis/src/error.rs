@@ -30,7 +30,12 @@ const REFUSALS: [&str; 12] = [
 
 /// The error of `operation`.
 pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError) -> StoreError {
-    if error.is_connection_refusal() || error.code().is_some_and(|code| REFUSALS.contains(&code)) {
+    if error.code() == Some("FULL") {
+        return StoreError::conflict(
+            "the prefix has as many queues as can be at once: 999999, spread over its shards",
+        );
+    }
+    if is_refusal(&error) {
         return StoreError::unavailable(operation, error);
     }
     match (error.kind(), effect) {
@@ -39,4 +44,11 @@ pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError)
         (ErrorKind::Io | ErrorKind::Parse, Effect::Write) => StoreError::unknown(operation, error),
         _ => StoreError::backend(operation, error),
     }
+}
+
+/// Whether nothing was done: the server said no, or nobody could be asked.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    error.is_connection_refusal()
+        || error.kind() == ErrorKind::ClusterConnectionNotFound
+        || error.code().is_some_and(|code| REFUSALS.contains(&code))
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
 use leasehold_core::{
     EffectivePolicy, Explanation, Job, JobId, JobState, NextAvailable, Outcome, QueueName, QueueOrder,
     QueueStats, QueueUsage, Queues, Record, Result, StoreError, backend,
@@ -11,10 +12,11 @@ use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::dequeue::{self, rate_text};
 use crate::error::Effect;
-use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time};
+use crate::keys::Shard;
+use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time, grouped};
 use crate::row;
 use crate::script::scripts;
-use crate::{id, inspect};
+use crate::{agenda, id, inspect};
 
 /// What the script tells of one queue.
 struct Facts {
@@ -144,32 +146,47 @@ async fn facts(
     operation: &'static str,
     queues: &[QueueName],
 ) -> Result<Vec<(Facts, EffectivePolicy)>> {
-    let mut all = Vec::with_capacity(queues.len());
-    for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
-        let answers: Vec<Answer> = link
-            .run(operation, Effect::Read, &scripts::facts, |_, call| {
-                for queue in chunk {
-                    call.key(link.prefix.queue(queue));
-                }
-            })
-            .await?;
-        let mut now = None;
-        let mut names = chunk.iter();
-        for answer in answers {
-            match (answer, now) {
-                (Answer::Now(text), _) => now = Some(answered_time(&text)?),
-                (Answer::Queue(numbers), Some(now)) => {
-                    let Some(queue) = names.next() else { break };
-                    let policy = link.known(|directory| directory.policy(queue));
-                    all.push((Facts::new(now, *numbers), policy));
-                }
-                (Answer::Queue(_), None) => {
-                    return Err(StoreError::corrupt("a script answered without its time"));
-                }
-            }
+    let shards = grouped(queues.iter().enumerate().map(|(place, queue)| (link.layout.shard(queue), place)));
+    let asked = shards.into_iter().map(|(shard, places)| async move {
+        let mut told = Vec::with_capacity(places.len());
+        for chunk in places.chunks(QUEUES_PER_SCRIPT) {
+            let names: Vec<_> = chunk.iter().map(|place| &queues[*place]).collect();
+            told.extend(chunk.iter().copied().zip(facts_of(link, operation, shard, &names).await?));
         }
-    }
-    Ok(all)
+        Ok(told)
+    });
+    let told = join_all(asked).await.into_iter().collect::<Result<Vec<_>>>()?;
+    let mut all: Vec<_> = told.into_iter().flatten().collect();
+    all.sort_unstable_by_key(|(place, _)| *place);
+    Ok(all.into_iter().map(|(_, told)| told).collect())
+}
+
+/// The same of queues of one shard.
+async fn facts_of(
+    link: &Link,
+    operation: &'static str,
+    shard: Shard,
+    queues: &[&QueueName],
+) -> Result<Vec<(Facts, EffectivePolicy)>> {
+    let answers: Vec<Answer> = link
+        .run(operation, Effect::Read, (&scripts::facts, shard), |_, call| {
+            for queue in queues {
+                call.key(link.layout.queue(queue));
+            }
+        })
+        .await?;
+    let mut answers = answers.into_iter();
+    let Some(Answer::Now(now)) = answers.next() else {
+        return Err(StoreError::corrupt("a script answered without its time"));
+    };
+    let now = answered_time(&now)?;
+    let policies =
+        link.known(|directory| queues.iter().map(|queue| directory.policy(queue)).collect::<Vec<_>>());
+    let numbers = answers.filter_map(|answer| match answer {
+        Answer::Queue(numbers) => Some(*numbers),
+        Answer::Now(_) => None,
+    });
+    Ok(numbers.zip(policies).map(|(numbers, policy)| (Facts::new(now, numbers), policy)).collect())
 }
 
 pub(crate) async fn stats(link: &Link, queues: &Queues) -> Result<Vec<QueueStats>> {
@@ -186,10 +203,23 @@ pub(crate) async fn usage(link: &Link, queue: &QueueName) -> Result<QueueUsage> 
 }
 
 pub(crate) async fn next_available_at(link: &Link, queues: &Queues) -> Result<Option<NextAvailable>> {
-    let names = link.select("next_available_at", queues).await?;
-    let facts = facts(link, "next_available_at", &names).await?;
-    let next = facts.iter().filter_map(|(facts, policy)| Some((facts.next(policy)?, facts.now))).min();
+    let next = match queues {
+        Queues::Named(names) => soonest(link, names).await?,
+        Queues::Matching(prefix) => {
+            let shards = link.layout.shards().map(|shard| agenda::soonest(link, shard, prefix));
+            join_all(shards).await.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().min()
+        }
+    };
     Ok(next.map(|(at, now)| NextAvailable::new(at, now)))
+}
+
+/// When something can happen first in one of these queues, and the time now.
+pub(crate) async fn soonest(
+    link: &Link,
+    queues: &[QueueName],
+) -> Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
+    let facts = facts(link, "next_available_at", queues).await?;
+    Ok(facts.iter().filter_map(|(facts, policy)| Some((facts.next(policy)?, facts.now))).min())
 }
 
 pub(crate) async fn explain(link: &Link, job: JobId) -> Result<Explanation> {
@@ -238,12 +268,13 @@ async fn explain_among_others(
 
 /// The leased job with the smallest id, or else the live job with the smallest id.
 async fn first_of_fifo(link: &Link, queue: &QueueName) -> Result<Option<JobId>> {
-    let base = link.prefix.queue(queue);
+    let base = link.layout.queue(queue);
     let mut pipeline = redis::pipe();
     // More than one is there only if the queue was not always Fifo.
     pipeline.cmd("ZRANGE").arg(format!("{base}:leased")).arg(0).arg(999);
     pipeline.cmd("ZRANGE").arg(format!("{base}:live")).arg(0).arg(0);
-    let (leased, live) = link.send::<(Vec<String>, Vec<String>)>("explain", Effect::Read, &pipeline).await?;
+    let (leased, live) =
+        link.send_all::<(Vec<String>, Vec<String>)>("explain", Effect::Read, &pipeline).await?;
     let leased = leased.iter().filter_map(|member| id::parse(member.get(18..)?)).min();
     match (leased, live.first()) {
         (None, Some(first)) => answered_id(first).map(Some),

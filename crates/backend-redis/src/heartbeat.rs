@@ -1,41 +1,56 @@
-//! Heartbeat: one script for all the leases.
+//! Heartbeat: one script for all the leases of a shard.
 
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Result, StoreError, time};
 
 use crate::error::Effect;
-use crate::id;
-use crate::link::{Link, Places, answered_time};
+use crate::keys::Shard;
+use crate::link::{Link, Places, TRIES, answered_time};
 use crate::script::{micros, scripts};
+use crate::{fan, id};
 
 pub(crate) async fn heartbeat(
     link: &Link,
     receipts: &[Receipt],
     extend: LeaseFor,
 ) -> Result<Vec<HeartbeatOutcome>> {
-    let queues = link.locate("heartbeat", receipts.iter().map(|receipt| receipt.job)).await?;
-    let known: Vec<_> = receipts
-        .iter()
-        .zip(&queues)
-        .filter_map(|(receipt, queue)| Some((receipt, queue.as_ref()?)))
-        .collect();
-    let mut outcomes = Vec::new().into_iter();
-    if !known.is_empty() {
-        let places = Places::new(known.iter().map(|(_, queue)| *queue));
-        let answers: Vec<String> = link
-            .run("heartbeat", Effect::Write, &scripts::heartbeat, |directory, call| {
-                places.keys(&link.prefix, call);
-                call.arg(known.len());
-                for (receipt, queue) in &known {
+    let shards = link.by_shard(receipts.iter().map(|receipt| receipt.job));
+    let calls = shards.into_iter().map(|(shard, places)| async move {
+        let held = places.iter().map(|place| receipts[*place]).collect::<Vec<_>>();
+        let outcomes = extend_shard(link, shard, &held, extend).await?;
+        Ok((places, outcomes))
+    });
+    fan::answers("heartbeat", HeartbeatOutcome::Lost, receipts.len(), calls).await
+}
+
+async fn extend_shard(
+    link: &Link,
+    shard: Shard,
+    held: &[Receipt],
+    extend: LeaseFor,
+) -> Result<Vec<HeartbeatOutcome>> {
+    for _ in 0..TRIES {
+        // Each time anew: the number of a queue may be another's by now.
+        let queues = link.locate("heartbeat", held.iter().map(|receipt| receipt.job)).await?;
+        let places = Places::new(queues.iter().flatten());
+        let answers: Option<Vec<String>> = link
+            .try_run("heartbeat", Effect::Write, (&scripts::heartbeat, shard), |directory, call| {
+                places.keys(&link.layout, call);
+                call.arg(queues.iter().flatten().count());
+                for (receipt, queue) in held.iter().zip(&queues) {
+                    let Some(queue) = queue else { continue };
                     let length = directory.policy(queue).lease_for(extend); // P6
                     call.arg(places.of(queue)).arg(id::text(receipt.job)).arg(receipt.epoch.get());
                     call.arg(micros(length.get()));
                 }
             })
             .await?;
-        outcomes = told(&answers)?.into_iter();
+        if let Some(answers) = answers {
+            let mut told = told(&answers)?.into_iter();
+            let mut answer = |queue: &Option<_>| queue.as_ref().and_then(|_| told.next());
+            return Ok(queues.iter().map(|queue| answer(queue).unwrap_or(HeartbeatOutcome::Lost)).collect());
+        }
     }
-    let answer = |queue: &Option<_>| queue.as_ref().and_then(|_| outcomes.next());
-    Ok(queues.iter().map(answer).map(|answer| answer.unwrap_or(HeartbeatOutcome::Lost)).collect())
+    Err(link.behind("heartbeat"))
 }
 
 /// The first answer is the time at which the others hold.

@@ -8,11 +8,11 @@ use leasehold_core::{
 
 use crate::directory::Directory;
 use crate::error::Effect;
-use crate::id;
 use crate::inspect::List;
-use crate::link::{Link, Places};
-use crate::row;
+use crate::keys::Shard;
+use crate::link::{Link, Places, QUEUES_PER_SCRIPT, grouped};
 use crate::script::{micros, scripts};
+use crate::{fan, id, row};
 
 /// How many jobs one script may touch.
 const BATCH: usize = 1000;
@@ -34,7 +34,7 @@ pub(crate) async fn redrive(link: &Link, request: &Redrive) -> Result<Redriven> 
         let found = match &mut named {
             Some(ids) => match ids.by_ref().take(wanted).collect::<Vec<_>>() {
                 ids if ids.is_empty() => break,
-                ids => located(link, &ids).await?,
+                ids => located(link, "redrive", &ids).await?,
             },
             None => match list.next(link, after, wanted).await? {
                 found if found.is_empty() => break,
@@ -51,8 +51,8 @@ pub(crate) async fn redrive(link: &Link, request: &Redrive) -> Result<Redriven> 
     Ok(redriven)
 }
 
-async fn located(link: &Link, ids: &[JobId]) -> Result<Vec<(QueueName, JobId)>> {
-    let queues = link.locate("redrive", ids.iter().copied()).await?;
+async fn located(link: &Link, operation: &'static str, ids: &[JobId]) -> Result<Vec<(QueueName, JobId)>> {
+    let queues = link.locate_anew(operation, ids.iter().copied()).await?;
     Ok(queues.into_iter().zip(ids).filter_map(|(queue, id)| Some((queue?, *id))).collect())
 }
 
@@ -82,19 +82,21 @@ async fn put_back(
     limit: usize,
     redriven: &mut Redriven,
 ) -> Result<()> {
-    if letters.is_empty() {
-        return Ok(());
-    }
-    let places = Places::new(letters.iter().map(|(queue, _)| queue));
-    let answers: Vec<String> = link
-        .run("redrive", Effect::Write, &scripts::redrive, |_, call| {
-            places.keys(&link.prefix, call);
-            call.arg(letters.len());
-            for (queue, id) in letters {
-                call.arg(places.of(queue)).arg(id::text(*id));
-            }
-        })
-        .await?;
+    let shards = letters.iter().enumerate().map(|(place, (queue, _))| (link.layout.shard(queue), place));
+    let calls = grouped(shards).into_iter().map(|(shard, among)| async move {
+        let places = Places::new(among.iter().map(|place| &letters[*place].0));
+        let answers: Vec<String> = link
+            .run("redrive", Effect::Write, (&scripts::redrive, shard), |_, call| {
+                places.keys(&link.layout, call);
+                call.arg(among.len());
+                for (queue, id) in among.iter().map(|place| &letters[*place]) {
+                    call.arg(places.of(queue)).arg(id::text(*id));
+                }
+            })
+            .await?;
+        Ok((among, answers))
+    });
+    let answers = fan::answers("redrive", String::new(), letters.len(), calls).await?;
     for (answer, (_, id)) in answers.iter().zip(letters) {
         match answer.as_str() {
             "moved" => redriven.jobs.push(*id),
@@ -129,74 +131,76 @@ fn statuses(request: &Prune) -> Vec<&'static str> {
 
 async fn prune_ids(link: &Link, request: &Prune, ids: &[JobId]) -> Result<u64> {
     let ids: Vec<JobId> = ids.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
-    let mut jobs = located(link, &ids).await?;
+    let mut jobs = located(link, "prune", &ids).await?;
     jobs.retain(|(queue, _)| request.queues.contains(queue));
     let limit = u64::from(request.limit.get());
     let mut forgotten = 0;
-    for chunk in jobs.chunks(BATCH) {
-        if forgotten == limit {
-            break;
+    for (shard, jobs) in grouped(jobs.iter().map(|job| (link.layout.shard(&job.0), job))) {
+        for chunk in jobs.chunks(BATCH) {
+            if forgotten < limit {
+                forgotten += prune_some(link, shard, request, chunk, limit - forgotten).await?;
+            }
         }
-        let places = Places::new(chunk.iter().map(|(queue, _)| queue));
-        forgotten += link
-            .run::<u64>("prune", Effect::Write, &scripts::prune_ids, |directory, call| {
-                places.keys(&link.prefix, call);
-                let statuses = statuses(request);
-                call.arg(limit - forgotten).arg(statuses.len()).arg(statuses);
-                let aged =
-                    chunk.iter().filter_map(|(queue, id)| Some((queue, id, age(request, directory, queue)?)));
-                let aged: Vec<_> = aged.collect();
-                call.arg(aged.len());
-                for (queue, id, age) in aged {
-                    call.arg(places.of(queue)).arg(id::text(*id)).arg(age);
-                }
-            })
-            .await?;
     }
     Ok(forgotten)
+}
+
+async fn prune_some(
+    link: &Link,
+    shard: Shard,
+    request: &Prune,
+    jobs: &[&(QueueName, JobId)],
+    limit: u64,
+) -> Result<u64> {
+    let places = Places::new(jobs.iter().map(|(queue, _)| queue));
+    link.run("prune", Effect::Write, (&scripts::prune_ids, shard), |directory, call| {
+        places.keys(&link.layout, call);
+        let statuses = statuses(request);
+        call.arg(limit).arg(statuses.len()).arg(statuses);
+        let aged = jobs.iter().filter_map(|(queue, id)| Some((queue, id, age(request, directory, queue)?)));
+        let aged: Vec<_> = aged.collect();
+        call.arg(aged.len());
+        for (queue, id, age) in aged {
+            call.arg(places.of(queue)).arg(id::text(*id)).arg(age);
+        }
+    })
+    .await
 }
 
 async fn prune_queues(link: &Link, request: &Prune) -> Result<u64> {
+    let queues = link.select("prune", &request.queues).await?;
     let limit = u64::from(request.limit.get());
     let mut forgotten = 0;
-    for queue in with_history(link, request).await? {
-        let mut from = String::new();
-        while forgotten < limit {
-            // Without a retention nothing is asked for, which is told apart from an answer by its emptiness.
-            let looks =
-                |directory: &Directory| if age(request, directory, &queue).is_some() { BATCH } else { 0 };
-            let (count, next): (u64, String) = link
-                .run("prune", Effect::Write, &scripts::prune, |directory, call| {
-                    call.key(link.prefix.queue(&queue))
-                        .arg(limit - forgotten)
-                        .arg(looks(directory))
-                        .arg(&from);
-                    let statuses = statuses(request);
-                    call.arg(age(request, directory, &queue).unwrap_or_default());
-                    call.arg(statuses.len()).arg(statuses);
-                })
-                .await?;
-            forgotten += count;
-            if next.is_empty() {
-                break;
+    for (shard, queues) in grouped(queues.iter().map(|queue| (link.layout.shard(queue), queue))) {
+        for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
+            let mut place = (1, String::new());
+            while forgotten < limit && place.0 > 0 {
+                let (count, queue, from) =
+                    prune_from(link, shard, request, (chunk, &place), limit - forgotten).await?;
+                forgotten += count;
+                place = (queue, from);
             }
-            from = next;
         }
     }
     Ok(forgotten)
 }
 
-/// The queues asked for that have any history.
-async fn with_history(link: &Link, request: &Prune) -> Result<Vec<QueueName>> {
-    let mut queues = link.select("prune", &request.queues).await?;
-    if queues.is_empty() {
-        return Ok(queues);
-    }
-    let mut pipeline = redis::pipe();
-    for queue in &queues {
-        pipeline.zcard(format!("{}:ended", link.prefix.queue(queue)));
-    }
-    let mut counts = link.send::<Vec<u64>>("prune", Effect::Read, &pipeline).await?.into_iter();
-    queues.retain(|_| counts.next().is_some_and(|count| count > 0));
-    Ok(queues)
+/// How many were forgotten, and where to go on.
+async fn prune_from(
+    link: &Link,
+    shard: Shard,
+    request: &Prune,
+    (queues, (start, from)): (&[&QueueName], &(usize, String)),
+    limit: u64,
+) -> Result<(u64, usize, String)> {
+    link.run("prune", Effect::Write, (&scripts::prune, shard), |directory, call| {
+        let statuses = statuses(request);
+        call.arg(limit).arg(BATCH).arg(*start).arg(from).arg(statuses.len()).arg(statuses);
+        for queue in queues {
+            let age = age(request, directory, queue);
+            call.key(link.layout.queue(queue));
+            call.arg(age.map_or_else(String::new, |age| age.to_string()));
+        }
+    })
+    .await
 }

@@ -1,15 +1,16 @@
 //! The number of a job tells its queue.
 //!
-//! A receipt names a job and no queue, and the keys of a job are in the slot of its queue. So the last six digits of the
-//! number are those of the queue, and no index is needed: job 17000042 is the 17th of all, and in queue 42.
+//! A receipt names a job and no queue, and the keys of a job are with those of its queue. So the last six digits of the
+//! number are those of the queue, and no index is needed: job 17000042 is the 17th of all, and in queue 42. The number of a
+//! queue tells its shard in turn: it is the rest when divided by their count.
 
 use leasehold_core::JobId;
 
 const QUEUES: i64 = 1_000_000;
 
 /// The number of the job's queue; `None` if no job has this id.
-pub(crate) fn queue(id: JobId) -> Option<usize> {
-    usize::try_from(id.get() % QUEUES).ok().filter(|queue| id.get() > QUEUES && *queue > 0)
+pub(crate) fn queue(id: JobId) -> Option<u32> {
+    u32::try_from(id.get() % QUEUES).ok().filter(|queue| id.get() > QUEUES && *queue > 0)
 }
 
 /// As keys and indexes have it: text that sorts as numbers do.

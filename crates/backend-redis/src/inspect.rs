@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
 use leasehold_core::{
     Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, Receipt, ReceiptStatus,
     Record, Result,
@@ -9,14 +10,14 @@ use leasehold_core::{
 
 use crate::error::Effect;
 use crate::id;
-use crate::link::Link;
+use crate::link::{Link, grouped};
 use crate::row;
 
 /// Of each queue at least so many ids are asked for at once.
 const IDS: usize = 16;
 
 pub(crate) async fn get(link: &Link, job: JobId) -> Result<Option<Record>> {
-    let Some(queue) = link.locate("get", [job].into_iter()).await?.pop().flatten() else {
+    let Some(queue) = link.locate_anew("get", [job].into_iter()).await?.pop().flatten() else {
         return Ok(None);
     };
     let row = link.rows("get", &[(queue, job)]).await?.pop().flatten();
@@ -53,7 +54,7 @@ pub(crate) async fn history(link: &Link, filter: &HistoryFilter) -> Result<Page<
 }
 
 pub(crate) async fn receipts(link: &Link, receipts: &[Receipt]) -> Result<Vec<ReceiptStatus>> {
-    let queues = link.locate("receipts", receipts.iter().map(|receipt| receipt.job)).await?;
+    let queues = link.locate_anew("receipts", receipts.iter().map(|receipt| receipt.job)).await?;
     let pairs = receipts.iter().zip(queues).filter_map(|(receipt, queue)| Some((queue?, receipt.job)));
     let places: Vec<(QueueName, JobId)> = pairs.collect();
     let rows = link.rows("receipts", &places).await?;
@@ -85,20 +86,41 @@ impl List {
             return Ok(Vec::new());
         }
         let each = (2 * wanted / self.queues.len()).clamp(IDS, wanted.max(IDS));
-        let mut pipeline = redis::pipe();
-        let forward = self.direction == Direction::OldestFirst;
+        let shards = self.queues.iter().enumerate();
+        let shards = grouped(shards.map(|(place, queue)| (link.layout.shard(queue), place)));
         let from = after.map(|after| format!("({}", id::text(after)));
-        for queue in &self.queues {
-            let key = format!("{}:{}", link.prefix.queue(queue), self.index);
+        let asked = shards.into_values().map(|places| async {
+            let found = self.ask(link, &places, from.as_deref(), each).await?;
+            Ok((places, found))
+        });
+        let mut found = vec![Vec::new(); self.queues.len()];
+        for (places, ids) in join_all(asked).await.into_iter().collect::<Result<Vec<_>>>()? {
+            for (place, ids) in places.into_iter().zip(ids) {
+                found[place] = ids;
+            }
+        }
+        Ok(self.merge(found, each))
+    }
+
+    /// The next ids of some of the queues, which are in one shard.
+    async fn ask(
+        &self,
+        link: &Link,
+        places: &[usize],
+        from: Option<&str>,
+        each: usize,
+    ) -> Result<Vec<Vec<String>>> {
+        let mut pipeline = redis::pipe();
+        for place in places {
+            let key = format!("{}:{}", link.layout.queue(&self.queues[*place]), self.index);
             let command = pipeline.cmd("ZRANGE").arg(key);
-            match forward {
-                true => command.arg(from.as_deref().unwrap_or("-")).arg("+").arg("BYLEX"),
-                false => command.arg(from.as_deref().unwrap_or("+")).arg("-").arg("BYLEX").arg("REV"),
+            match self.direction {
+                Direction::OldestFirst => command.arg(from.unwrap_or("-")).arg("+").arg("BYLEX"),
+                _ => command.arg(from.unwrap_or("+")).arg("-").arg("BYLEX").arg("REV"),
             };
             pipeline.arg("LIMIT").arg(0).arg(each);
         }
-        let found = link.send::<Vec<Vec<String>>>(self.operation, Effect::Read, &pipeline).await?;
-        Ok(self.merge(found, each))
+        link.send_all(self.operation, Effect::Read, &pipeline).await
     }
 
     /// The ids of all queues in order, up to where a queue may have more than it has told.

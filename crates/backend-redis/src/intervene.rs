@@ -9,7 +9,7 @@ use crate::script::scripts;
 use crate::settle::kept;
 
 pub(crate) async fn intervene(link: &Link, job: JobId, word: &Intervention) -> Result<()> {
-    let queue = link.locate("intervene", [job].into_iter()).await?.pop().flatten();
+    let queue = link.locate_anew("intervene", [job].into_iter()).await?.pop().flatten();
     let queue = queue.ok_or(StoreError::NotFound(job))?;
     let (name, document, schedule) = match word {
         Intervention::RetryLater(schedule) => ("retry_later", "", *schedule),
@@ -17,10 +17,15 @@ pub(crate) async fn intervene(link: &Link, job: JobId, word: &Intervention) -> R
         Intervention::Promote => ("promote", "", Schedule::Now),
     };
     let answer: String = link
-        .run("intervene", Effect::Write, &scripts::intervene, |directory, call| {
-            call.key(link.prefix.queue(&queue)).arg(id::text(job)).arg(name).arg(document);
-            call.arg(kept(directory.policy(&queue).archive)).schedule(schedule);
-        })
+        .run(
+            "intervene",
+            Effect::Write,
+            (&scripts::intervene, link.layout.shard(&queue)),
+            |directory, call| {
+                call.key(link.layout.queue(&queue)).arg(id::text(job)).arg(name).arg(document);
+                call.arg(kept(directory.policy(&queue).archive)).schedule(schedule);
+            },
+        )
         .await?;
     match answer.as_str() {
         "done" => Ok(()),

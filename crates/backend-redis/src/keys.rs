@@ -1,14 +1,19 @@
 //! The names of keys.
 //!
-//! All keys of one queue have the tag `{prefix:queue}`, and so are in one hash slot; what is common to all queues has the
-//! tag `{prefix}`. On one server a script may touch several tags at once, and does: the queues of a call, the version of the
-//! policies, the sequence of jobs. In a cluster it could not.
+//! Each queue belongs to a shard, by a hash of its name. All keys of a queue begin with the tag of its shard, `{prefix:7}`,
+//! and so do the indexes of the queues of that shard: a script sees the queues of one shard, and all its keys are in one slot
+//! of a cluster. What is common to all shards is with shard 0.
 
 use std::fmt;
 
-use leasehold_core::{Invalid, Problem, QueueName};
+use leasehold_core::{Invalid, JobId, Problem, QueueName};
+
+use crate::id;
 
 const LIMIT: usize = 64;
+
+/// The most shards that a prefix can have.
+pub(crate) const MOST_SHARDS: u32 = 256;
 
 /// What the names of all keys begin with: 1 to 64 letters, digits, `_`, `-` or `.`; `leasehold` if nothing is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,48 +34,14 @@ impl KeyPrefix {
         Ok(Self(prefix))
     }
 
-    /// The keys of one queue begin so.
-    pub(crate) fn queue(&self, queue: &QueueName) -> String {
-        format!("{{{self}:{queue}}}")
-    }
-
-    /// The number of changes to the policies.
-    pub(crate) fn version(&self) -> String {
-        self.common("version")
-    }
-
-    /// What tells a server that has lost everything from one that has not.
-    pub(crate) fn instance(&self) -> String {
-        self.common("instance")
-    }
-
-    /// Patterns, and their policies as JSON.
-    pub(crate) fn policies(&self) -> String {
-        self.common("policies")
-    }
-
-    /// The names of all queues; the first has the number 1.
-    pub(crate) fn queues(&self) -> String {
-        self.common("queues")
-    }
-
-    /// The number of each queue.
-    pub(crate) fn numbers(&self) -> String {
-        self.common("numbers")
-    }
-
-    /// How many jobs there were.
-    pub(crate) fn sequence(&self) -> String {
-        self.common("sequence")
-    }
-
     /// Where it is published what happened.
     pub(crate) fn events(&self) -> String {
-        self.common("events")
+        format!("{{{self}}}:events")
     }
 
-    fn common(&self, name: &str) -> String {
-        format!("{{{self}}}:{name}")
+    /// A key that is common to all queues. It is with shard 0, which every prefix has.
+    pub(crate) fn common(&self, name: &str) -> String {
+        format!("{{{self}:0}}:{name}")
     }
 }
 
@@ -86,6 +57,63 @@ impl fmt::Display for KeyPrefix {
     }
 }
 
+/// One of the shards of a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Shard(u32);
+
+impl Shard {
+    pub(crate) const FIRST: Self = Self(0);
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where the keys of a prefix are.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) prefix: KeyPrefix,
+    shards: u32,
+}
+
+impl Layout {
+    pub(crate) fn new(prefix: KeyPrefix, shards: u32) -> Self {
+        Self { prefix, shards: shards.clamp(1, MOST_SHARDS) }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.shards
+    }
+
+    pub(crate) fn shards(&self) -> impl Iterator<Item = Shard> + use<> {
+        (0..self.shards).map(Shard)
+    }
+
+    pub(crate) fn shard(&self, queue: &QueueName) -> Shard {
+        let hash = queue.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        // The low digits of this hash (FNV-1a) differ least where names do.
+        Shard(u32::try_from((hash ^ (hash >> 32)) % u64::from(self.shards)).unwrap_or_default())
+    }
+
+    /// The shard of a job, and the number of its queue there; `None` if no job has this id.
+    pub(crate) fn place(&self, job: JobId) -> Option<(Shard, u32)> {
+        let number = id::queue(job)?;
+        Some((Shard(number % self.shards), number))
+    }
+
+    /// The keys of a shard begin so.
+    pub(crate) fn base(&self, shard: Shard) -> String {
+        format!("{{{}:{}}}", self.prefix, shard.0)
+    }
+
+    /// The keys of one queue begin so.
+    pub(crate) fn queue(&self, queue: &QueueName) -> String {
+        format!("{{{}:{}}}:{queue}", self.prefix, self.shard(queue).0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +124,25 @@ mod tests {
             assert!(KeyPrefix::new(bad).is_err(), "{bad}");
         }
         let prefix = KeyPrefix::new("my-app").unwrap();
-        assert_eq!(prefix.version(), "{my-app}:version");
-        assert_eq!(prefix.queue(&QueueName::new("mail").unwrap()), "{my-app:mail}");
+        assert_eq!(prefix.common("version"), "{my-app:0}:version");
+        assert_eq!(Layout::new(prefix, 1).queue(&QueueName::new("mail").unwrap()), "{my-app:0}:mail");
+    }
+
+    /// What is stored depends on it.
+    #[test]
+    fn the_shard_of_a_queue_never_changes() {
+        let layout = Layout::new(KeyPrefix::default(), 16);
+        let shard = |name: &str| layout.shard(&QueueName::new(name).unwrap()).index();
+        assert_eq!(["mail", "room:1", "room:2", "~"].map(shard), [12, 7, 2, 13]);
+    }
+
+    #[test]
+    fn queues_spread_over_the_shards() {
+        let layout = Layout::new(KeyPrefix::default(), 16);
+        let mut counts = [0; 16];
+        for number in 0..16_000 {
+            counts[layout.shard(&QueueName::new(format!("room:{number}")).unwrap()).index()] += 1;
+        }
+        assert!(counts.iter().all(|count| (700..1300).contains(count)), "{counts:?}");
     }
 }

@@ -6,9 +6,10 @@
 //! # How it works
 //!
 //! A job is a hash, live or finished, and so is in one place. Sorted sets beside it say who is next (`ready`, sorted by
-//! priority, time and id), whose lease ends when (`leased`), and what has ended (`history`). All keys of a queue have the tag
-//! `{prefix:queue}`. The id of a job ends with the number of its queue, so that a receipt leads to its keys without an index.
-//! Time is that of the server, read once in each script.
+//! priority, time and id), whose lease ends when (`leased`), and what has ended (`history`). Each queue belongs to a shard, and
+//! all keys of a shard have one tag: on one server there is one shard, in a cluster there are several, and what concerns
+//! queues of several shards goes to all of them at once. The id of a job ends with the number of its queue, so that a receipt
+//! leads to its keys without an index. Time is that of the server, read once in each script.
 //!
 //! ```no_run
 //! use leasehold_core::{NewJob, Store};
@@ -20,12 +21,15 @@
 //! # Ok(()) }
 //! ```
 
+mod agenda;
 mod builder;
+mod connect;
 mod dequeue;
 mod directory;
 mod enqueue;
 mod error;
 mod facts;
+mod fan;
 mod heartbeat;
 mod history;
 mod id;
@@ -38,7 +42,9 @@ mod reclaim;
 mod row;
 mod script;
 mod settle;
+mod turns;
 mod wake;
+mod wire;
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,9 +59,10 @@ use leasehold_core::{
 };
 
 pub use crate::builder::RedisStoreBuilder;
-use crate::dequeue::Turns;
+use crate::connect::Address;
 pub use crate::keys::KeyPrefix;
 use crate::link::Link;
+use crate::turns::Turns;
 use crate::wake::Hub;
 
 /// A store in Redis. Clones are handles on the same connection.
@@ -70,18 +77,18 @@ pub(crate) struct Shared {
     turns: Turns,
     hub: Hub,
     capabilities: Capabilities,
-    client: redis::Client,
+    address: Address,
     builder: RedisStoreBuilder,
 }
 
 impl RedisStore {
-    /// Connects to the server at `url`, such as `redis://:password@127.0.0.1:6379/0`.
+    /// Connects to the server at `url`, such as `redis://:password@127.0.0.1:6379/0`; of a cluster, to some of its servers,
+    /// with commas between their URLs.
     ///
     /// # Errors
     /// * [`Invalid`](leasehold_core::StoreError::Invalid) with the field `url`;
     /// * [`Conflict`](leasehold_core::StoreError::Conflict) if the server evicts keys: its `maxmemory-policy` must be
     ///   `noeviction`;
-    /// * [`Unsupported`](leasehold_core::StoreError::Unsupported) if it is a cluster;
     /// * [`Unavailable`](leasehold_core::StoreError::Unavailable) if it cannot be reached.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
@@ -95,7 +102,7 @@ impl RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("prefix", &self.shared.link.prefix).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("prefix", &self.shared.link.layout.prefix).finish_non_exhaustive()
     }
 }
 
@@ -203,8 +210,8 @@ impl Store for RedisStore {
     }
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
-        let Shared { builder, client, .. } = &*self.shared;
-        Ok(Some(Arc::new(builder.clone().open(client.clone()).await?)))
+        let Shared { builder, address, .. } = &*self.shared;
+        Ok(Some(Arc::new(builder.clone().open(address.clone()).await?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {

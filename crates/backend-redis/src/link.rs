@@ -1,21 +1,22 @@
-//! The connection, and what every call has in common.
+//! What every call has in common: keys, the stamp of the shard, and catching up when it is another.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
 use leasehold_core::{JobId, QueueName, Queues, Result, StoreError, time};
-use redis::aio::ConnectionManager;
-use redis::{FromRedisValue, Pipeline};
+use redis::{Cmd, FromRedisValue, Pipeline};
 use tokio::sync::Mutex;
 
 use crate::directory::Directory;
 use crate::error::{Effect, failed};
-use crate::keys::KeyPrefix;
+use crate::id;
+use crate::keys::{Layout, Shard};
 use crate::row::{self, Row};
-use crate::script::{Call, scripts};
-use crate::{id, script};
+use crate::script::{Call, Script, scripts};
+use crate::wire::Wire;
 
 /// Policies that change so often during one call are somebody's mistake.
 pub(crate) const TRIES: usize = 100;
@@ -23,29 +24,32 @@ pub(crate) const TRIES: usize = 100;
 /// How many queues one script may look at.
 pub(crate) const QUEUES_PER_SCRIPT: usize = 500;
 
-/// How many rows are asked for at once.
+/// How many rows, or names of queues, are asked for at once.
 const ROWS: usize = 500;
+const NAMES: usize = 10_000;
 
-/// A connection to the server and what is known about its queues.
+/// A connection and what is known about the queues.
 pub(crate) struct Link {
-    manager: ConnectionManager,
-    pub(crate) prefix: KeyPrefix,
+    wire: Wire,
+    pub(crate) layout: Layout,
     directory: RwLock<Directory>,
     learning: Mutex<()>,
     /// By how many microseconds the clock is ahead of the server's: nothing, but in tests.
-    pub(crate) shift: Arc<AtomicU64>,
+    shift: Arc<AtomicU64>,
 }
 
 impl Link {
-    pub(crate) fn new(manager: ConnectionManager, prefix: KeyPrefix, shift: Arc<AtomicU64>) -> Self {
-        Self { manager, prefix, directory: RwLock::default(), learning: Mutex::default(), shift }
+    pub(crate) fn new(wire: Wire, layout: Layout, shift: Arc<AtomicU64>) -> Self {
+        Self { wire, layout, directory: RwLock::default(), learning: Mutex::default(), shift }
+    }
+
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     /// The server's time.
     pub(crate) async fn now(&self, operation: &'static str) -> Result<DateTime<Utc>> {
-        let mut connection = self.manager.clone();
-        let answer = redis::cmd("TIME").query_async::<(i64, i64)>(&mut connection).await;
-        let (seconds, micros) = answer.map_err(|error| failed(operation, Effect::Read, error))?;
+        let (seconds, micros) = self.send::<(i64, i64)>(operation, Effect::Read, &redis::cmd("TIME")).await?;
         let now = DateTime::from_timestamp_micros(seconds * 1_000_000 + micros).unwrap_or_default();
         Ok(time::later(now, std::time::Duration::from_micros(self.shift.load(Ordering::Relaxed))))
     }
@@ -55,40 +59,45 @@ impl Link {
         look(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls a script that goes by the policies, as often as it takes until they are those of the server.
+    fn change<T>(&self, change: impl FnOnce(&mut Directory) -> T) -> T {
+        change(&mut self.directory.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Calls a script of a shard, as often as it takes until what it goes by is true there.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         operation: &'static str,
         effect: Effect,
-        script: &'static redis::Script,
+        (script, shard): (&'static Script, Shard),
         fill: impl Fn(&Directory, &mut Call) + Send + Sync,
     ) -> Result<T> {
         for _ in 0..TRIES {
-            if let Some(answer) = self.try_run(operation, effect, script, &fill).await? {
+            if let Some(answer) = self.try_run(operation, effect, (script, shard), &fill).await? {
                 return Ok(answer);
             }
         }
         Err(self.behind(operation))
     }
 
-    /// The same, once. `None`: nothing was done, since something was not known; now it is.
+    /// The same, once. `None`: nothing was done, since something else is true there; now it is known.
     pub(crate) async fn try_run<T: FromRedisValue>(
         &self,
         operation: &'static str,
         effect: Effect,
-        script: &'static redis::Script,
+        (script, shard): (&'static Script, Shard),
         fill: impl Fn(&Directory, &mut Call) + Send + Sync,
     ) -> Result<Option<T>> {
         let call = self.known(|directory| {
             let mut call = Call::new(script);
-            call.arg(self.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
-            call.arg(directory.version()).key(self.prefix.version());
+            call.key(self.layout.base(shard));
+            call.arg(self.layout.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
+            call.arg(directory.stamp(shard));
             fill(directory, &mut call);
             call
         });
         let answer = self.call::<Option<T>>(operation, effect, &call).await?;
         if answer.is_none() {
-            self.catch_up(operation).await?;
+            self.catch_up(operation, Some(shard)).await?;
         }
         Ok(answer)
     }
@@ -105,90 +114,179 @@ impl Link {
         effect: Effect,
         call: &Call,
     ) -> Result<T> {
-        let mut connection = self.manager.clone();
-        let answer = call.invocation().invoke_async(&mut connection).await;
-        answer.map_err(|error| failed(operation, effect, error))
+        match self.wire.command(&call.by_hash(), effect).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                self.send(operation, effect, &call.by_text()).await
+            }
+            answer => answer.map_err(|error| failed(operation, effect, error)),
+        }
     }
 
-    /// Sends commands, all at once.
+    /// Sends one command.
     pub(crate) async fn send<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        effect: Effect,
+        command: &Cmd,
+    ) -> Result<T> {
+        self.wire.command(command, effect).await.map_err(|error| failed(operation, effect, error))
+    }
+
+    /// Sends commands for one shard, all at once.
+    pub(crate) async fn send_all<T: FromRedisValue>(
         &self,
         operation: &'static str,
         effect: Effect,
         pipeline: &Pipeline,
     ) -> Result<T> {
-        let mut connection = self.manager.clone();
-        let answer = pipeline.query_async(&mut connection).await;
-        answer.map_err(|error| failed(operation, effect, error))
+        self.wire.pipeline(pipeline, effect).await.map_err(|error| failed(operation, effect, error))
     }
 
-    /// Learns the queues and policies that are new.
-    pub(crate) async fn catch_up(&self, operation: &'static str) -> Result<()> {
-        type News = (String, String, Option<HashMap<String, String>>, usize, Vec<String>);
+    /// Learns the policies, and sees that a shard goes by them.
+    pub(crate) async fn catch_up(&self, operation: &'static str, shard: Option<Shard>) -> Result<()> {
         // One at a time, or an old answer might come last.
         let _turn = self.learning.lock().await;
-        loop {
-            let (version, known) = self.known(|directory| (directory.version().to_owned(), directory.len()));
-            let mut call = Call::new(&scripts::directory);
-            call.key(self.prefix.version()).key(self.prefix.policies()).key(self.prefix.queues());
-            call.key(self.prefix.instance()).arg(version).arg(known).arg(fastrand::u32(1..));
-            let (instance, version, policies, count, names) =
-                self.call::<News>(operation, Effect::Read, &call).await?;
-            let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
-            if directory.is_of_another(&instance) || count < known {
-                tracing::error!(known, count, "the server has lost queues");
-                *directory = Directory::default();
-                continue;
-            }
-            directory.instance = instance;
-            directory.learn(known, names);
-            if let Some(policies) = policies {
-                directory.adopt(version, policies);
-            }
-            if directory.len() >= count {
+        for _ in 0..TRIES {
+            self.learn(operation).await?;
+            let Some(shard) = shard else { return Ok(()) };
+            if self.stamp(operation, shard).await? {
                 return Ok(());
             }
         }
+        Err(self.behind(operation))
     }
 
-    /// The queues that are asked for, up to date.
-    pub(crate) async fn select(&self, operation: &'static str, queues: &Queues) -> Result<Vec<QueueName>> {
-        if let Queues::Matching(_) = queues {
-            self.catch_up(operation).await?;
+    /// Learns the policies. The shards were counted when the prefix was opened, and are no longer asked for.
+    async fn learn(&self, operation: &'static str) -> Result<()> {
+        let (instance, version) =
+            self.known(|directory| (directory.instance.clone(), directory.version.clone()));
+        let call = directory_call(&self.layout, &instance, &version);
+        let (instance, version, policies, shards) = self.call::<News>(operation, Effect::Read, &call).await?;
+        if shards != self.layout.count() {
+            let here = self.layout.count();
+            return Err(StoreError::conflict(format!(
+                "the prefix has {shards} shards now, no longer {here}"
+            )));
         }
-        Ok(self.known(|directory| directory.select(queues)))
+        if let Some(policies) = policies {
+            self.change(|directory| directory.adopt(instance, version, &policies));
+        }
+        Ok(())
     }
 
-    /// The queue of each job; none for ids that no job has.
+    /// Sees that a shard goes by the policies that are known here. If not, it knows newer ones.
+    async fn stamp(&self, operation: &'static str, shard: Shard) -> Result<bool> {
+        let mut call = Call::new(&scripts::stamp);
+        call.key(format!("{}:stamp", self.layout.base(shard)));
+        self.known(|directory| {
+            call.arg(&directory.instance).arg(&directory.version).arg(fastrand::u32(1..));
+        });
+        // To be told twice is as good as once.
+        let stamp = self.call::<String>(operation, Effect::Read, &call).await?;
+        Ok(self.change(|directory| directory.stamped(&self.layout, shard, stamp)))
+    }
+
+    /// Sees that all shards go by the policies of now.
+    pub(crate) async fn stamp_all(&self, operation: &'static str) -> Result<()> {
+        let stamped = self.layout.shards().map(|shard| self.catch_up(operation, Some(shard)));
+        join_all(stamped).await.into_iter().collect()
+    }
+
+    /// The queues that are asked for: those that were named, known or not, or all that match and have jobs or a history.
+    pub(crate) async fn select(&self, operation: &'static str, queues: &Queues) -> Result<Vec<QueueName>> {
+        let prefix = match queues {
+            Queues::Named(names) => return Ok(names.to_vec()),
+            Queues::Matching(prefix) => prefix.as_str(),
+        };
+        let listed = join_all(self.layout.shards().map(|shard| self.list(operation, shard, prefix))).await;
+        let mut names = listed.into_iter().collect::<Result<Vec<_>>>()?.concat();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    async fn list(&self, operation: &'static str, shard: Shard, prefix: &str) -> Result<Vec<QueueName>> {
+        let mut names: Vec<QueueName> = Vec::new();
+        loop {
+            let from = names.last().map_or_else(|| format!("[{prefix}"), |last| format!("({last}"));
+            let to = if prefix.is_empty() { "+".to_owned() } else { format!("({prefix}\u{7f}") };
+            let mut command = redis::cmd("ZRANGEBYLEX");
+            command.arg(format!("{}:queues", self.layout.base(shard))).arg(from).arg(to);
+            command.arg("LIMIT").arg(0).arg(NAMES);
+            let page = self.send::<Vec<String>>(operation, Effect::Read, &command).await?;
+            let full = page.len() == NAMES;
+            names.extend(page.into_iter().filter_map(queue_name));
+            if !full {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// The places of these jobs in their list, by shard; without those that no job has.
+    pub(crate) fn by_shard(&self, jobs: impl Iterator<Item = JobId>) -> BTreeMap<Shard, Vec<usize>> {
+        grouped(jobs.enumerate().filter_map(|(place, job)| Some((self.layout.place(job)?.0, place))))
+    }
+
+    /// The queue of each job; none for ids that no job has. What is known may be a name that is forgotten by now: the
+    /// stamp tells a script so, and who only looks must ask.
     pub(crate) async fn locate(
         &self,
         operation: &'static str,
         jobs: impl Iterator<Item = JobId> + Clone,
     ) -> Result<Vec<Option<QueueName>>> {
-        let find = |directory: &Directory| jobs.clone().map(|job| directory.queue_of(job).cloned()).collect();
-        let found: Vec<Option<QueueName>> = self.known(find);
-        let missing =
-            found.iter().zip(jobs.clone()).any(|(name, job)| name.is_none() && id::queue(job).is_some());
-        if !missing {
-            return Ok(found);
-        }
-        self.catch_up(operation).await?;
-        Ok(self.known(find))
+        let place = |job| self.layout.place(job);
+        let missing: Vec<(Shard, u32)> = self.known(|directory| {
+            jobs.clone().filter_map(place).filter(|(_, number)| directory.name(*number).is_none()).collect()
+        });
+        let asked = self.names(operation, &missing).await?;
+        Ok(self.known(|directory| {
+            let name = |number| directory.name(number).or_else(|| asked.get(&number)).cloned();
+            jobs.map(|job| place(job).and_then(|(_, number)| name(number))).collect()
+        }))
     }
 
-    /// The numbers of queues that are about to get jobs.
-    pub(crate) async fn register(&self, operation: &'static str, queues: &[QueueName]) -> Result<()> {
-        if self.known(|directory| queues.iter().all(|queue| directory.number(queue).is_some())) {
-            return Ok(());
+    /// The same, by what the server says now.
+    pub(crate) async fn locate_anew(
+        &self,
+        operation: &'static str,
+        jobs: impl Iterator<Item = JobId> + Clone,
+    ) -> Result<Vec<Option<QueueName>>> {
+        let place = |job| self.layout.place(job);
+        let names = self.names(operation, &jobs.clone().filter_map(place).collect::<Vec<_>>()).await?;
+        Ok(jobs.map(|job| place(job).and_then(|(_, number)| names.get(&number).cloned())).collect())
+    }
+
+    async fn names(
+        &self,
+        operation: &'static str,
+        numbers: &[(Shard, u32)],
+    ) -> Result<HashMap<u32, QueueName>> {
+        let groups = grouped(numbers.iter().map(|(shard, number)| (*shard, *number)));
+        let asked = groups.into_iter().map(|(shard, mut numbers)| async move {
+            numbers.sort_unstable();
+            numbers.dedup();
+            let mut command = redis::cmd("HMGET");
+            command.arg(format!("{}:names", self.layout.base(shard))).arg(&numbers);
+            let names = self.send::<Vec<Option<String>>>(operation, Effect::Read, &command).await?;
+            Ok((numbers, names))
+        });
+        let mut found = HashMap::new();
+        for (numbers, names) in join_all(asked).await.into_iter().collect::<Result<Vec<_>>>()? {
+            let named = numbers.into_iter().zip(names);
+            found.extend(named.filter_map(|(number, name)| Some((number, queue_name(name?)?))));
         }
-        let mut call = Call::new(&scripts::register);
-        call.key(self.prefix.queues()).key(self.prefix.numbers());
-        for queue in queues {
-            call.arg(queue.as_str());
+        self.change(|directory| found.iter().for_each(|(number, name)| directory.learn(*number, name)));
+        Ok(found)
+    }
+
+    /// Remembers the queues of jobs that are likely to be asked for soon.
+    pub(crate) fn learn_from<'a>(&self, jobs: impl Iterator<Item = (JobId, &'a QueueName)>) {
+        let numbers: HashMap<u32, &QueueName> =
+            jobs.filter_map(|(job, queue)| Some((id::queue(job)?, queue))).collect();
+        let known = self
+            .known(|directory| numbers.iter().all(|(number, name)| directory.name(*number) == Some(name)));
+        if !known {
+            self.change(|directory| numbers.iter().for_each(|(number, name)| directory.learn(*number, name)));
         }
-        // To register a queue that then gets no job does no harm.
-        self.call::<Vec<u32>>(operation, Effect::Read, &call).await?;
-        self.catch_up(operation).await
     }
 
     /// The rows of these jobs; none for those that are not there.
@@ -197,19 +295,55 @@ impl Link {
         operation: &'static str,
         jobs: &[(QueueName, JobId)],
     ) -> Result<Vec<Option<Row>>> {
-        let mut rows = Vec::with_capacity(jobs.len());
-        for chunk in jobs.chunks(ROWS) {
-            let mut pipeline = redis::pipe();
-            for (queue, job) in chunk {
-                pipeline.hgetall(format!("{}:{}", self.prefix.queue(queue), id::text(*job)));
+        type Fields = Vec<HashMap<String, Vec<u8>>>;
+        let groups =
+            grouped(jobs.iter().enumerate().map(|(place, (queue, _))| (self.layout.shard(queue), place)));
+        let read = groups.into_values().map(|places| async move {
+            let mut rows = Vec::with_capacity(places.len());
+            for chunk in places.chunks(ROWS) {
+                let mut pipeline = redis::pipe();
+                for (queue, job) in chunk.iter().map(|place| &jobs[*place]) {
+                    pipeline.hgetall(format!("{}:{}", self.layout.queue(queue), id::text(*job)));
+                }
+                let fields = self.send_all::<Fields>(operation, Effect::Read, &pipeline).await?;
+                rows.extend(chunk.iter().copied().zip(fields));
             }
-            type Fields = Vec<HashMap<String, Vec<u8>>>;
-            let fields = self.send::<Fields>(operation, Effect::Read, &pipeline).await?;
-            let pairs = chunk.iter().zip(fields);
-            rows.extend(pairs.map(|((queue, job), fields)| Row::new(*job, queue.clone(), fields)));
+            Ok(rows)
+        });
+        let mut rows: Vec<Option<Row>> = std::iter::repeat_with(|| None).take(jobs.len()).collect();
+        for (place, fields) in join_all(read).await.into_iter().collect::<Result<Vec<_>>>()?.concat() {
+            let (queue, job) = &jobs[place];
+            rows[place] = Row::named(*job, queue.clone(), fields);
         }
         Ok(rows)
     }
+}
+
+/// Instance, version, policies if they are news, shards.
+pub(crate) type News = (String, String, Option<HashMap<String, String>>, u32);
+
+/// Asks what everybody must know, and says how many shards a new prefix is to have.
+pub(crate) fn directory_call(layout: &Layout, instance: &str, version: &str) -> Call {
+    let mut call = Call::new(&scripts::directory);
+    for name in ["instance", "version", "policies", "shards"] {
+        call.key(layout.prefix.common(name));
+    }
+    call.arg(instance).arg(version).arg(fastrand::u32(1..)).arg(layout.count());
+    call
+}
+
+/// Things by their shard, in order.
+pub(crate) fn grouped<T>(things: impl Iterator<Item = (Shard, T)>) -> BTreeMap<Shard, Vec<T>> {
+    let mut groups = BTreeMap::<_, Vec<T>>::new();
+    for (shard, thing) in things {
+        groups.entry(shard).or_default().push(thing);
+    }
+    groups
+}
+
+/// A queue that the server has named.
+pub(crate) fn queue_name(name: String) -> Option<QueueName> {
+    QueueName::new(name).inspect_err(|error| tracing::error!(%error, "a stored queue was passed over")).ok()
 }
 
 /// The queues of one call of a script, and the place of each among its keys.
@@ -237,9 +371,9 @@ impl<'a> Places<'a> {
     }
 
     /// Gives the queues to a script as keys.
-    pub(crate) fn keys(&self, prefix: &KeyPrefix, call: &mut script::Call) {
+    pub(crate) fn keys(&self, layout: &Layout, call: &mut Call) {
         for queue in &self.names {
-            call.key(prefix.queue(queue));
+            call.key(layout.queue(queue));
         }
     }
 }

@@ -3,14 +3,15 @@
 use leasehold_core::{EffectivePolicy, Policies, QueueName, QueuePattern, QueuePolicy, Result, StoreError};
 
 use crate::error::Effect;
-use crate::link::Link;
+use crate::fan;
+use crate::link::{Link, grouped};
 use crate::script::{Call, scripts};
 
 /// Others may set policies at the same time; each time one of us succeeds.
 const TRIES: usize = 1000;
 
 pub(crate) async fn policies(link: &Link) -> Result<Policies> {
-    link.catch_up("policies").await?;
+    link.catch_up("policies", None).await?;
     Ok(link.known(|directory| directory.policies().clone()))
 }
 
@@ -22,9 +23,9 @@ pub(crate) async fn change(
     change: impl Fn(&Policies) -> QueuePolicy + Send + Sync,
 ) -> Result<()> {
     for _ in 0..TRIES {
-        link.catch_up(operation).await?;
+        link.catch_up(operation, None).await?;
         let (version, old) =
-            link.known(|directory| (directory.version().to_owned(), directory.policies().clone()));
+            link.known(|directory| (directory.version.clone(), directory.policies().clone()));
         let policy = change(&old);
         let mut new = old.clone();
         new.set(pattern.clone(), policy.clone());
@@ -32,13 +33,26 @@ pub(crate) async fn change(
         let text = if policy.is_empty() { Ok(String::new()) } else { serde_json::to_string(&policy) };
         let text = text.map_err(|error| StoreError::backend(operation, error))?;
         let mut call = Call::new(&scripts::set_policy);
-        call.key(link.prefix.version()).key(link.prefix.policies());
-        call.arg(version).arg(pattern.to_string()).arg(text).arg(link.prefix.events());
-        if link.call::<bool>(operation, Effect::Write, &call).await? {
-            return link.catch_up(operation).await;
+        call.key(link.layout.prefix.common("version")).key(link.layout.prefix.common("policies"));
+        call.arg(version).arg(pattern.to_string()).arg(text);
+        if link.call::<Option<String>>(operation, Effect::Write, &call).await?.is_some() {
+            return announce(link, operation, pattern).await;
         }
     }
     Err(StoreError::unavailable(operation, "the policies change all the time"))
+}
+
+/// Sees that every shard goes by the policies before anybody is woken by them.
+async fn announce(link: &Link, operation: &'static str, pattern: &QueuePattern) -> Result<()> {
+    let told = link.stamp_all(operation).await;
+    // Somewhere the policy may hold already.
+    told.map_err(|error| StoreError::unknown(operation, error))?;
+    let mut command = redis::cmd("PUBLISH");
+    command.arg(link.layout.prefix.events()).arg(format!("policy {pattern}"));
+    if let Err(error) = link.send::<u64>(operation, Effect::Read, &command).await {
+        tracing::debug!(%error, "nobody was told of a policy; those who wait look by themselves");
+    }
+    Ok(())
 }
 
 /// Queues that get another rate start with a full bucket. A lease in between makes a bucket of the old rate, which counts
@@ -54,15 +68,17 @@ async fn fill_buckets(
         let policy: EffectivePolicy = policies.effective(queue);
         policy.rate
     };
-    let queues = link.known(|directory| directory.select(&pattern.clone().into()));
-    let mut pipeline = redis::pipe();
-    for queue in queues.iter().filter(|queue| rate(old, queue) != rate(new, queue)) {
-        pipeline.del(format!("{}:bucket", link.prefix.queue(queue))).ignore();
-    }
-    if pipeline.is_empty() {
-        return Ok(());
-    }
-    link.send::<()>(operation, Effect::Write, &pipeline).await
+    let mut queues = link.select(operation, &pattern.clone().into()).await?;
+    queues.retain(|queue| rate(old, queue) != rate(new, queue));
+    let shards = grouped(queues.iter().map(|queue| (link.layout.shard(queue), queue)));
+    let calls = shards.into_values().map(|queues| async move {
+        let mut pipeline = redis::pipe();
+        for queue in queues {
+            pipeline.del(format!("{}:bucket", link.layout.queue(queue))).ignore();
+        }
+        link.send_all::<()>(operation, Effect::Write, &pipeline).await
+    });
+    fan::writes(operation, calls).await.map(drop)
 }
 
 /// What `pattern` says when it is paused or resumed; the rest of its policy stays (P10).

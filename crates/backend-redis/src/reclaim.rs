@@ -1,41 +1,70 @@
-//! Reclaim: over all queues, so many in one script.
+//! Reclaim: of the queues that may have passed leases, so many in one script.
 
 use leasehold_core::{
-    BatchSize, Kind, OnExpiry, QueueName, Queues, ReclaimFate, Reclaimed, Result, WorkerId, backend,
+    BatchSize, Kind, OnExpiry, QueueName, ReclaimFate, Reclaimed, Result, WorkerId, backend,
 };
 
 use crate::error::Effect;
-use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time};
+use crate::fan;
+use crate::keys::Shard;
+use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time, queue_name};
 use crate::script::scripts;
 
 /// Where among the keys, id, kind, attempts, worker, when it is available again.
 type Taken = (usize, String, String, u32, String, String);
 
+/// Each shard in turn, from one by chance, so that none is starved by a full page of another. Queues that may have passed
+/// leases are asked for in all shards at once: mostly there are none.
 pub(crate) async fn reclaim(link: &Link, limit: BatchSize) -> Result<Vec<Reclaimed>> {
-    let queues = link.select("reclaim", &Queues::all()).await?;
+    let looks = link.layout.shards().map(|shard| async move {
+        let queues = overdue(link, shard).await?;
+        Ok(if queues.is_empty() { Vec::new() } else { vec![(shard, queues)] })
+    });
+    let mut shards = fan::some(looks).await?;
+    if !shards.is_empty() {
+        let first = fastrand::usize(..shards.len());
+        shards.rotate_left(first);
+    }
     let mut reclaimed = Vec::new();
-    for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
-        let left = limit.as_usize() - reclaimed.len();
-        if left == 0 {
-            break;
-        }
-        let seed = fastrand::u32(1..i32::MAX as u32);
-        let taken: Vec<Taken> = link
-            .run("reclaim", Effect::Write, &scripts::reclaim, |directory, call| {
-                call.arg(left).arg(seed);
-                for queue in chunk {
-                    let policy = directory.policy(queue);
-                    let waits = if policy.on_expiry == OnExpiry::Backoff { "backoff" } else { "" };
-                    call.key(link.prefix.queue(queue)).arg(waits).arg(policy.backoff.jitter());
-                    call.backoff(&policy.backoff);
+    for (shard, mut queues) in shards {
+        while !queues.is_empty() && reclaimed.len() < limit.as_usize() {
+            match take(link, shard, &queues, limit.as_usize() - reclaimed.len()).await {
+                Ok(taken) => reclaimed.extend(taken),
+                Err(error) if reclaimed.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "a shard did not answer; what others gave is told");
+                    break;
                 }
-            })
-            .await?;
-        for taken in taken {
-            reclaimed.extend(crate::row::readable(told(chunk, taken)));
+            }
+            queues = overdue(link, shard).await.unwrap_or_default();
         }
     }
     Ok(reclaimed)
+}
+
+async fn overdue(link: &Link, shard: Shard) -> Result<Vec<QueueName>> {
+    let names: Vec<String> = link
+        .run("reclaim", Effect::Read, (&scripts::overdue, shard), |_, call| {
+            call.arg(QUEUES_PER_SCRIPT);
+        })
+        .await?;
+    Ok(names.into_iter().filter_map(queue_name).collect())
+}
+
+async fn take(link: &Link, shard: Shard, queues: &[QueueName], limit: usize) -> Result<Vec<Reclaimed>> {
+    let seed = fastrand::u32(1..i32::MAX as u32);
+    let taken: Vec<Taken> = link
+        .run("reclaim", Effect::Write, (&scripts::reclaim, shard), |directory, call| {
+            call.arg(limit).arg(seed);
+            for queue in queues {
+                let policy = directory.policy(queue);
+                let waits = if policy.on_expiry == OnExpiry::Backoff { "backoff" } else { "" };
+                call.key(link.layout.queue(queue)).arg(waits).arg(policy.backoff.jitter());
+                call.backoff(&policy.backoff);
+            }
+        })
+        .await?;
+    Ok(taken.into_iter().filter_map(|taken| crate::row::readable(told(queues, taken))).collect())
 }
 
 fn told(queues: &[QueueName], (place, id, kind, attempts, worker, available_at): Taken) -> Result<Reclaimed> {

@@ -9,17 +9,52 @@ use leasehold_core::{
     Record, Result, StoreError, UniqueKey, WorkerId,
 };
 
+/// The fields that a job can have. `dequeue.lua` answers those before `status` in this order.
+const FIELDS: [&str; 19] = [
+    "kind",
+    "priority",
+    "unique_key",
+    "payload",
+    "headers",
+    "attempts",
+    "max_attempts",
+    "available_at",
+    "lease_until",
+    "worker",
+    "epoch",
+    "first_leased_at",
+    "last_error",
+    "redrives",
+    "created_at",
+    "updated_at",
+    "status",
+    "finished_at",
+    "document",
+];
+
 /// The fields of one job, live or finished, as they are stored.
 pub(crate) struct Row {
     id: JobId,
     queue: QueueName,
-    fields: HashMap<String, Vec<u8>>,
+    /// In the order of [`FIELDS`].
+    fields: Vec<Option<Vec<u8>>>,
 }
 
 impl Row {
-    /// `None` if there is nothing.
-    pub(crate) fn new(id: JobId, queue: QueueName, fields: HashMap<String, Vec<u8>>) -> Option<Self> {
-        (!fields.is_empty()).then_some(Self { id, queue, fields })
+    /// A job whose fields come in order; those that are missing have no value.
+    pub(crate) fn new(id: JobId, queue: QueueName, fields: Vec<Option<Vec<u8>>>) -> Self {
+        Self { id, queue, fields }
+    }
+
+    /// A job whose fields come with their names; `None` if there is nothing.
+    pub(crate) fn named(id: JobId, queue: QueueName, mut fields: HashMap<String, Vec<u8>>) -> Option<Self> {
+        let values = FIELDS.iter().map(|name| fields.remove(*name)).collect::<Vec<_>>();
+        values.iter().any(Option::is_some).then_some(Self { id, queue, fields: values })
+    }
+
+    fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        let place = FIELDS.iter().position(|field| *field == name)?;
+        self.fields.get_mut(place)?.take()
     }
 
     /// The job, wherever it is.
@@ -89,7 +124,7 @@ impl Row {
     }
 
     fn text(&mut self, field: &str) -> Result<Option<String>> {
-        let text = self.fields.remove(field).map(String::from_utf8).transpose();
+        let text = self.take(field).map(String::from_utf8).transpose();
         text.map_err(|_| StoreError::corrupt(format!("{field} of job {} is no UTF-8", self.id)))
     }
 

@@ -3,55 +3,75 @@
 use std::sync::LazyLock;
 
 use leasehold_core::{Backoff, Schedule};
-use redis::{Script, ScriptInvocation, ToRedisArgs};
+use redis::{Cmd, ToRedisArgs};
 
 use crate::row;
 
+/// A script: its text, and the name by which a server knows it.
+pub(crate) struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
 macro_rules! scripts {
-    ($($name:ident $(after $common:literal)?),+ $(,)?) => {
+    ($($name:ident: $($part:literal)+;)+) => {
         $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(concat!($(include_str!($common),)? include_str!(concat!("../scripts/", stringify!($name), ".lua"))))
+            Script::new(concat!($(include_str!(concat!("../scripts/", $part, ".lua"))),+))
         });)+
     };
 }
 
+/// Each script is made of as little as it needs: a server goes through all of it with every call.
 #[allow(non_upper_case_globals, reason = "they have the names of their files")]
 pub(crate) mod scripts {
     use super::{LazyLock, Script};
 
     scripts! {
-        enqueue after "../scripts/common.lua",
-        dequeue after "../scripts/common.lua",
-        settle after "../scripts/common.lua",
-        heartbeat after "../scripts/common.lua",
-        reclaim after "../scripts/common.lua",
-        intervene after "../scripts/common.lua",
-        redrive after "../scripts/common.lua",
-        prune after "../scripts/common.lua",
-        facts after "../scripts/common.lua",
-        prune_ids after "../scripts/common.lua",
-        directory,
-        register,
-        set_policy,
+        enqueue: "common" "enqueue";
+        dequeue: "common" "awake" "job" "dequeue";
+        settle: "common" "job" "backoff" "settle";
+        heartbeat: "common" "job" "heartbeat";
+        reclaim: "common" "job" "backoff" "reclaim";
+        overdue: "common" "overdue";
+        intervene: "common" "job" "intervene";
+        redrive: "common" "redrive";
+        prune: "common" "prune";
+        prune_ids: "common" "prune_ids";
+        facts: "common" "job" "facts";
+        active: "common" "awake" "active";
+        agenda: "common" "agenda";
+        directory: "directory";
+        stamp: "stamp";
+        set_policy: "set_policy";
     }
 }
 
 /// One call of a script: its keys and arguments.
-pub(crate) struct Call(ScriptInvocation<'static>);
+pub(crate) struct Call {
+    script: &'static Script,
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+}
 
 impl Call {
     /// A call with nothing in it.
     pub(crate) fn new(script: &'static Script) -> Self {
-        Self(script.prepare_invoke())
+        Self { script, keys: Vec::new(), args: Vec::new() }
     }
 
     pub(crate) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
-        self.0.key(key);
+        key.write_redis_args(&mut self.keys);
         self
     }
 
     pub(crate) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
-        self.0.arg(arg);
+        arg.write_redis_args(&mut self.args);
         self
     }
 
@@ -71,8 +91,25 @@ impl Call {
         self.arg(base).arg(min).arg(max)
     }
 
-    pub(crate) fn invocation(&self) -> &ScriptInvocation<'static> {
-        &self.0
+    /// The command for a server that knows the script.
+    pub(crate) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
+    }
+
+    /// The command for one that does not; from then on it does.
+    pub(crate) fn by_text(&self) -> Cmd {
+        self.command("EVAL", self.script.text)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let bytes = self.keys.iter().chain(&self.args).map(Vec::len).sum::<usize>();
+        let mut command =
+            Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + script.len() + 16);
+        command.arg(name).arg(script).arg(self.keys.len());
+        for word in self.keys.iter().chain(&self.args) {
+            command.arg(word.as_slice());
+        }
+        command
     }
 }
 

@@ -1,4 +1,4 @@
-//! Settle: one script for all the verdicts.
+//! Settle: one script for all the verdicts on jobs of a shard.
 
 use leasehold_core::{
     Archive, Delay, Fate, QueueName, Receipt, Result, RetryAfter, SettleOutcome, StoreError, Verdict, backend,
@@ -6,37 +6,50 @@ use leasehold_core::{
 
 use crate::directory::Directory;
 use crate::error::Effect;
-use crate::id;
-use crate::link::{Link, Places, answered_time};
+use crate::keys::Shard;
+use crate::link::{Link, Places, TRIES, answered_time};
 use crate::script::{Call, micros, scripts};
+use crate::{fan, id};
 
 pub(crate) async fn settle(link: &Link, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
-    let queues = link.locate("settle", items.iter().map(|(receipt, _)| receipt.job)).await?;
-    let known: Vec<_> =
-        items.iter().zip(&queues).filter_map(|(item, queue)| Some((item, queue.as_ref()?))).collect();
-    let mut outcomes = Vec::new().into_iter();
-    if !known.is_empty() {
-        let places = Places::new(known.iter().map(|(_, queue)| *queue));
-        let shares: Vec<f64> = known.iter().map(|_| 2.0 * fastrand::f64() - 1.0).collect();
-        let answers: Vec<String> = link
-            .run("settle", Effect::Write, &scripts::settle, |directory, call| {
-                places.keys(&link.prefix, call);
-                call.arg(known.len());
-                for (((receipt, verdict), queue), share) in known.iter().zip(&shares) {
+    let shards = link.by_shard(items.iter().map(|(receipt, _)| receipt.job));
+    let calls = shards.into_iter().map(|(shard, places)| async move {
+        let items = places.iter().map(|place| &items[*place]).collect::<Vec<_>>();
+        let outcomes = settle_shard(link, shard, &items).await?;
+        Ok((places, outcomes))
+    });
+    fan::answers("settle", SettleOutcome::LeaseLost, items.len(), calls).await
+}
+
+async fn settle_shard(
+    link: &Link,
+    shard: Shard,
+    items: &[&(Receipt, Verdict)],
+) -> Result<Vec<SettleOutcome>> {
+    let shares: Vec<f64> = items.iter().map(|_| 2.0 * fastrand::f64() - 1.0).collect();
+    for _ in 0..TRIES {
+        // Each time anew: the number of a queue may be another's by now.
+        let queues = link.locate("settle", items.iter().map(|(receipt, _)| receipt.job)).await?;
+        let places = Places::new(queues.iter().flatten());
+        let answers: Option<Vec<String>> = link
+            .try_run("settle", Effect::Write, (&scripts::settle, shard), |directory, call| {
+                places.keys(&link.layout, call);
+                call.arg(queues.iter().flatten().count());
+                for (((receipt, verdict), queue), share) in items.iter().zip(&queues).zip(&shares) {
+                    let Some(queue) = queue else { continue };
                     call.arg(places.of(queue)).arg(id::text(receipt.job)).arg(receipt.epoch.get());
                     item(directory, queue, verdict, *share, call);
                 }
             })
             .await?;
-        let pairs = known.iter().zip(&answers);
-        let outcome = pairs.map(|(((receipt, verdict), _), answer)| outcome(*receipt, verdict, answer));
-        outcomes = outcome.collect::<Result<Vec<_>>>()?.into_iter();
+        if let Some(answers) = answers {
+            let mut answers = answers.iter();
+            let mut answer = |queue: &Option<_>| queue.as_ref().and_then(|_| answers.next());
+            let pairs = items.iter().zip(queues.iter().map(|queue| answer(queue).map_or("", String::as_str)));
+            return pairs.map(|((receipt, verdict), answer)| outcome(*receipt, verdict, answer)).collect();
+        }
     }
-    let lost = SettleOutcome::LeaseLost;
-    Ok(queues
-        .iter()
-        .map(|queue| queue.as_ref().and_then(|_| outcomes.next()).unwrap_or(lost.clone()))
-        .collect())
+    Err(link.behind("settle"))
 }
 
 fn item(directory: &Directory, queue: &QueueName, verdict: &Verdict, share: f64, call: &mut Call) {

@@ -17,7 +17,8 @@ use redis::Msg;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::sync::{broadcast, watch};
 
-use crate::link::Link;
+use crate::connect::everywhere;
+use crate::link::{Link, queue_name};
 use crate::{Shared, id, row};
 
 /// How many events a slow subscriber may be behind before it misses some.
@@ -35,12 +36,14 @@ pub(crate) struct Hub {
     subscribers: Mutex<Vec<(Queues, watch::Sender<()>)>>,
     events: broadcast::Sender<Event>,
     listening: tokio::sync::Mutex<bool>,
+    fences: broadcast::Sender<u64>,
 }
 
 impl Default for Hub {
     fn default() -> Self {
         let events = broadcast::Sender::new(CAPACITY);
-        Self { subscribers: Mutex::default(), events, listening: tokio::sync::Mutex::default() }
+        let fences = broadcast::Sender::new(CAPACITY);
+        Self { subscribers: Mutex::default(), events, listening: tokio::sync::Mutex::default(), fences }
     }
 }
 
@@ -66,8 +69,9 @@ pub(crate) async fn wakeups(shared: &Arc<Shared>, queues: &Queues) -> Result<Wak
 
 /// Events of these queues.
 pub(crate) async fn subscribe(shared: &Arc<Shared>, queues: &Queues) -> Result<Events> {
-    let receiver = shared.hub.events.subscribe();
     listen(shared, "subscribe").await?;
+    fence(shared).await;
+    let receiver = shared.hub.events.subscribe();
     let start = (receiver, queues.clone());
     Ok(Box::pin(futures_util::stream::unfold(start, |(mut receiver, queues)| async move {
         loop {
@@ -83,6 +87,28 @@ pub(crate) async fn subscribe(shared: &Arc<Shared>, queues: &Queues) -> Result<E
     })))
 }
 
+/// Waits until what was published before now has come, so that a new subscriber is told nothing of it. From each server
+/// messages come in the order in which they were published there. Best effort, as all of it is.
+async fn fence(shared: &Shared) {
+    let mut fences = shared.hub.fences.subscribe();
+    let nonce = fastrand::u64(..);
+    let mut command = redis::cmd("PUBLISH");
+    command.arg(shared.link.layout.prefix.events()).arg(format!("fence {nonce}"));
+    let heard = async {
+        let mut missing = everywhere::<u64>(shared.link.wire(), &command).await.map_or(0, |told| told.len());
+        while missing > 0 {
+            match fences.recv().await {
+                Ok(fence) if fence == nonce => missing -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    if tokio::time::timeout(LOOK, heard).await.is_err() {
+        tracing::debug!("messages from before may still come");
+    }
+}
+
 /// Sees that somebody listens for this store.
 async fn listen(shared: &Arc<Shared>, operation: &'static str) -> Result<()> {
     let mut listening = shared.hub.listening.lock().await;
@@ -95,9 +121,8 @@ async fn listen(shared: &Arc<Shared>, operation: &'static str) -> Result<()> {
 }
 
 async fn open(shared: &Shared) -> Result<(PubSubSink, PubSubStream), redis::RedisError> {
-    let mut connection = shared.client.get_async_pubsub().await?;
-    connection.subscribe(shared.link.prefix.events()).await?;
-    Ok(connection.split())
+    let channel = shared.link.layout.prefix.events();
+    Ok(shared.address.listener(shared.link.wire(), &channel).await?.split())
 }
 
 /// Hears messages for as long as the store is there, and connects again when the connection is lost.
@@ -156,26 +181,34 @@ async fn hear_all(store: &Weak<Shared>, (sink, messages): &mut (PubSubSink, PubS
     }
 }
 
-/// Takes one message: a policy that was set, or the time and what happened to which jobs.
+/// Takes one message: a policy that was set, or the time, and under each queue what happened to which jobs.
 async fn hear(shared: &Shared, message: &Msg) -> Result<()> {
     let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
     if let Some(pattern) = text.strip_prefix("policy ") {
-        shared.link.catch_up("wakeups").await?;
+        shared.link.catch_up("wakeups", None).await?;
         let pattern = pattern.parse::<QueuePattern>();
         shared.hub.wake(|queues| pattern.as_ref().is_ok_and(|pattern| concerns(pattern, queues)));
         return Ok(());
     }
+    if let Some(nonce) = text.strip_prefix("fence ").and_then(|nonce| nonce.parse().ok()) {
+        // An error means that nobody waits for it: another store does.
+        let _ = shared.hub.fences.send(nonce);
+        return Ok(());
+    }
     let mut lines = text.lines();
     let at = lines.next().and_then(row::time).unwrap_or_default();
-    let news: Vec<(EventKind, JobId)> = lines.filter_map(parse).collect();
-    let queues = shared.link.locate("wakeups", news.iter().map(|(_, job)| *job)).await?;
     let mut woken = BTreeSet::new();
-    for ((kind, job), queue) in news.into_iter().zip(queues) {
-        let Some(queue) = queue else { continue };
+    let mut queue = None;
+    for line in lines {
+        if let Some(name) = line.strip_prefix("in ") {
+            queue = queue_name(name.to_owned());
+            continue;
+        }
+        let (Some((kind, job)), Some(queue)) = (parse(line), &queue) else { continue };
         // An error means that nobody listens.
         let _ = shared.hub.events.send(backend::event(kind, queue.clone(), job, at));
-        if wakes(&shared.link, kind, &queue) {
-            woken.insert(queue);
+        if wakes(&shared.link, kind, queue) {
+            woken.insert(queue.clone());
         }
     }
     shared.hub.wake(|queues| woken.iter().any(|queue| queues.contains(queue)));

@@ -37,13 +37,6 @@ async fn a_server_that_evicts_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_refused() {
-    let server = Redis::start(RedisVersion::Redis7, &[("cluster-enabled", "yes")]).unwrap();
-    let error = RedisStore::connect(&server.url()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unsupported { .. }), "{error:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_has_no_file_makes_no_durable_store() {
     let server = Redis::start(RedisVersion::Redis7, &[("appendonly", "no")]).unwrap();
     assert!(!connect(&server).await.capabilities().durable);
@@ -152,7 +145,7 @@ async fn a_spoilt_job_is_in_nobodys_way() {
     let request = Dequeue::new("q", "w").unwrap().limit(9).unwrap();
     assert_eq!(store.dequeue(&request).await.unwrap().len(), 3);
     for (answer, field) in ids.iter().zip(["attempts", "payload"]) {
-        let key = format!("{{leasehold:q}}:{:019}", answer.id.get());
+        let key = format!("{{leasehold:0}}:q:{:019}", answer.id.get());
         assert_eq!(server.command(&format!("HSET {key} {field} {{nonsense")).unwrap(), ":0");
     }
     ahead.store(3_600_000_000, Ordering::Relaxed);

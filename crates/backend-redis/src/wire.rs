@@ -1,0 +1,106 @@
+//! The connection: to one server, or to the masters of a cluster.
+//!
+//! Nothing whose answer was lost is sent again, but for what only looks. What was refused was not done: while a cluster moves
+//! slots or chooses another master, it is asked again, a few times.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionManager;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value};
+
+use crate::error::{Effect, is_refusal};
+
+/// How often a cluster is asked, and how long to wait in between: doubled each time.
+const TRIES: u32 = 8;
+const WAIT: Duration = Duration::from_millis(5);
+
+/// A connection. Clones are the same one.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    Single(ConnectionManager),
+    Cluster(ClusterConnection),
+}
+
+impl Wire {
+    /// Sends a command: in a cluster to the master that has its first key.
+    pub(crate) async fn command<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        effect: Effect,
+    ) -> Result<T, RedisError> {
+        match self {
+            Self::Single(connection) => command.query_async(&mut connection.clone()).await,
+            Self::Cluster(connection) => {
+                patiently(effect, || async {
+                    match command.query_async(&mut connection.clone()).await {
+                        Err(error) if is_asked_elsewhere(&error) => follow(connection, command, error).await,
+                        answer => answer,
+                    }
+                })
+                .await
+            }
+        }
+    }
+
+    /// Sends commands whose keys are in one slot, all at once.
+    pub(crate) async fn pipeline<T: FromRedisValue>(
+        &self,
+        pipeline: &Pipeline,
+        effect: Effect,
+    ) -> Result<T, RedisError> {
+        match self {
+            Self::Single(connection) => pipeline.query_async(&mut connection.clone()).await,
+            Self::Cluster(connection) => {
+                patiently(effect, || async { pipeline.query_async(&mut connection.clone()).await }).await
+            }
+        }
+    }
+}
+
+async fn patiently<T, F: Future<Output = Result<T, RedisError>>>(
+    effect: Effect,
+    send: impl Fn() -> F,
+) -> Result<T, RedisError> {
+    let mut wait = WAIT;
+    for _ in 1..TRIES {
+        match send().await {
+            Err(error) if may_be_repeated(&error, effect) => tokio::time::sleep(wait).await,
+            answer => return answer,
+        }
+        wait *= 2;
+    }
+    send().await
+}
+
+/// Whether nothing was done, and the cluster may be of another opinion soon.
+fn may_be_repeated(error: &RedisError, effect: Effect) -> bool {
+    let settles = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"];
+    let refused = error.code().is_some_and(|code| settles.contains(&code));
+    refused
+        || (error.code().is_none() && is_refusal(error))
+        || (effect == Effect::Read && error.is_io_error())
+}
+
+fn is_asked_elsewhere(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
+}
+
+/// Asks the node that a slot is moving to, once.
+async fn follow<T: FromRedisValue>(
+    connection: &ClusterConnection,
+    command: &Cmd,
+    error: RedisError,
+) -> Result<T, RedisError> {
+    let node = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
+    let Some((host, Ok(port))) = node.map(|(host, port)| (host.to_owned(), port.parse())) else {
+        return Err(error);
+    };
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").ignore().add_command(command.clone());
+    let route = SingleNodeRoutingInfo::ByAddress { host, port };
+    let answers = connection.clone().route_pipeline(pipeline, 1, 1, route).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
+    Ok(redis::from_redis_value(answer)?)
+}
