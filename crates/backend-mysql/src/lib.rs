@@ -82,6 +82,7 @@ use leasehold_sql::Subscribers;
 pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::MysqlStoreBuilder;
+use crate::builder::Server;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::sql::Statements;
@@ -108,6 +109,7 @@ pub(crate) struct Shared {
     polling: bool,
     settings: MysqlStoreBuilder,
     connector: Connector,
+    server: Server,
 }
 
 impl MysqlStore {
@@ -300,7 +302,7 @@ impl Store for MysqlStore {
     }
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
-        Ok(Some(Arc::new(self.shared.settings.small(&self.shared.connector)?)))
+        Ok(Some(Arc::new(self.shared.settings.small(&self.shared.connector, self.shared.server)?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {

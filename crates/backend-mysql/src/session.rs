@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use diesel::sql_types::BigInt;
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
 use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
 
@@ -112,6 +113,24 @@ impl<'c> Session<'c> {
     {
         self.in_doubt |= self.stage == Stage::None;
         Statement::<()>::new(text, params).count(self.conn).await
+    }
+
+    /// Runs an INSERT of so many rows, and tells their ids in their order.
+    pub(crate) async fn insert<'a>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+        rows: usize,
+    ) -> Result<Vec<i64>, Failure> {
+        let sql = self.sql;
+        if sql.has_returning {
+            self.in_doubt |= self.stage == Stage::None;
+            return self.rows::<BigInt, i64>(text, params).await;
+        }
+        self.count(text, params).await?;
+        let given = self.row::<(BigInt, BigInt), (i64, i64)>(&sql.inserted, Vec::new()).await?;
+        // The server knows how many there are, so they follow each other.
+        Ok(given.map_or(Vec::new(), |(first, step)| (0..rows as i64).map(|row| first + step * row).collect()))
     }
 
     /// Runs a statement with a list of ids between the arguments `before` and `after` it, and reads its rows.
