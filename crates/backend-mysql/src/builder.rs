@@ -10,7 +10,7 @@ use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
 use leasehold_sql::{Subscribers, TablePrefix};
 
-use crate::connect::Connector;
+use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
 use crate::error::Failure;
 use crate::migrate;
@@ -23,7 +23,7 @@ const PACKET_REST: usize = 1 << 16;
 
 /// The settings of a [`MysqlStore`]. What is not said is as [`MysqlStore::connect`] has it.
 #[derive(Debug, Clone)]
-#[must_use = "call connect()"]
+#[must_use = "call connect() or from_pool()"]
 pub struct MysqlStoreBuilder {
     prefix: TablePrefix,
     pool_size: usize,
@@ -91,7 +91,15 @@ impl MysqlStoreBuilder {
         let server = self.look_at(&mut conn).await?;
         drop(conn);
         let pool = connector.pool(self.pool_size, self.pool_wait)?;
-        Ok(self.build(connector, own, pool, server))
+        Ok(self.build(Some(connector), own, pool, server))
+    }
+
+    /// Works on connections of a pool that is there already, and looks at nothing before it is used: neither how large a packet
+    /// may be nor of which version the tables are. Give the pool `RecyclingMethod::Fast`, and a server that speaks English
+    /// (`lc_messages`): else deadlocks are errors and not done again. `autocommit` must be on, as diesel needs it too. Sessions may be
+    /// at any isolation level: the store's own transactions are at READ COMMITTED, and the session is left as it was.
+    pub fn from_pool(self, pool: Pool<AsyncMysqlConnection>) -> MysqlStore {
+        self.build(None, pool.clone(), pool, Server { has_returning: false })
     }
 
     /// What the server can do, and whether that is enough.
@@ -111,7 +119,7 @@ impl MysqlStoreBuilder {
 
     fn build(
         self,
-        connector: Connector,
+        connector: Option<Connector>,
         own: Pool<AsyncMysqlConnection>,
         pool: Pool<AsyncMysqlConnection>,
         server: Server,
@@ -140,12 +148,15 @@ impl MysqlStoreBuilder {
         MysqlStore { shared: Arc::new(shared) }
     }
 
-    /// One more store like this one, with two connections of its own.
-    pub(crate) fn small(&self, connector: &Connector, server: Server) -> Result<MysqlStore> {
+    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does.
+    pub(crate) fn small(&self, shared: &Shared) -> Result<MysqlStore> {
         let settings = Self { pool_size: 2, polling: false, ..self.clone() };
-        let own = connector.own().pool(settings.pool_size, settings.pool_wait)?;
-        let pool = connector.pool(settings.pool_size, settings.pool_wait)?;
-        Ok(settings.build(connector.clone(), own, pool, server))
+        let (size, wait) = (settings.pool_size, settings.pool_wait);
+        let Some(connector) = &shared.connector else {
+            return Ok(settings.from_pool(beside(&shared.pool, size, wait)?));
+        };
+        let (own, pool) = (connector.own().pool(size, wait)?, connector.pool(size, wait)?);
+        Ok(settings.build(Some(connector.clone()), own, pool, shared.server))
     }
 }
 

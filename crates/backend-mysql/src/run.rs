@@ -52,6 +52,7 @@ impl Shared {
             let lent = self.own.get().await;
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
             let mut session = Session::own(&mut conn, &self.sql);
+            session.is_lent = self.connector.is_none();
             let failure = match work(&mut session, self, input).await {
                 Ok(answer) => {
                     self.hub.wake(session.wake.iter().map(String::as_str));

@@ -26,6 +26,8 @@ pub(crate) struct Session<'c> {
     conn: &'c mut AsyncMysqlConnection,
     pub(crate) sql: &'c Statements,
     stage: Stage,
+    /// Whether the session is of somebody else's pool, so that its settings are not ours.
+    pub(crate) is_lent: bool,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
     in_doubt: bool,
     /// The queues, or patterns of queues, in which something became leasable.
@@ -35,7 +37,7 @@ pub(crate) struct Session<'c> {
 impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
-        Self { conn, sql, stage: Stage::None, in_doubt: false, wake: BTreeSet::new() }
+        Self { conn, sql, stage: Stage::None, is_lent: false, in_doubt: false, wake: BTreeSet::new() }
     }
 
     /// In the transaction of a user.
@@ -57,6 +59,10 @@ impl<'c> Session<'c> {
     /// Opens a transaction, unless there is one.
     pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::None {
+            if self.is_lent {
+                // Of the next transaction alone.
+                self.conn.batch_execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+            }
             self.conn.batch_execute("START TRANSACTION").await?;
             self.stage = Stage::Open;
         }

@@ -71,19 +71,29 @@ pub(crate) async fn settle(conn: &mut Conn, ids: &[i64]) -> Result {
     Ok(())
 }
 
-/// Claims and settles batches until nothing is left.
-pub(crate) async fn drain(mut conn: Conn) -> Result<usize> {
-    let mut sum = 0;
+/// Claims and settles batches until nothing is left: while one is settled, the next is claimed, each on a connection of its own, as
+/// the store's lanes do. How many jobs it were.
+pub(crate) async fn drain(mut claimer: Conn, mut settler: Conn) -> Result<usize> {
+    let (mut batch, mut sum) = (Vec::new(), 0);
     loop {
-        let ids = claim(&mut conn, BATCH).await?;
-        if ids.is_empty() {
+        let (settled, next) =
+            tokio::join!(settle_batch(&mut settler, &batch), claim(&mut claimer, BATCH));
+        settled?;
+        sum += batch.len();
+        batch = next?;
+        if batch.is_empty() {
             return Ok(sum);
         }
-        conn.query_drop("START TRANSACTION").await?;
-        settle(&mut conn, &ids).await?;
-        conn.query_drop("COMMIT").await?;
-        sum += ids.len();
     }
+}
+
+async fn settle_batch(conn: &mut Conn, ids: &[i64]) -> Result {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    conn.query_drop("START TRANSACTION").await?;
+    settle(conn, ids).await?;
+    Ok(conn.query_drop("COMMIT").await?)
 }
 
 fn listed(text: &str, item: &str, count: usize) -> String {
