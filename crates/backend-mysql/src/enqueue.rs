@@ -1,6 +1,6 @@
 //! Accepting jobs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::BigInt;
@@ -17,18 +17,42 @@ use crate::statement::Param;
 const RACES: u32 = 100;
 /// A statement is sent in one packet, of which servers take 16 MiB at least, unless they were told otherwise.
 const BYTES: usize = 4 << 20;
+/// So many names are there to be locked for unique keys.
+const NAMES: u64 = 64;
 /// So many unique keys are looked up in one go.
 const KEYS: usize = 64;
 
 /// Accepts jobs, as a whole (E1).
 pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
-    match jobs {
-        [job] if job.unique_key().is_none() => enqueue_one(session, job).await,
-        _ => enqueue_all(session, jobs).await,
+    session.take_names(&names(jobs)).await?;
+    if let [job] = jobs
+        && (job.unique_key().is_none() || !session.is_users())
+    {
+        match enqueue_one(session, job).await {
+            Err(Failure::Taken(_)) => {}
+            done => return done,
+        }
     }
+    enqueue_all(session, jobs).await
 }
 
-/// Accepts a job without a key: there is nothing to be asked before.
+/// Names to be locked before jobs with unique keys are inserted, in order: InnoDB would have two who want one key, or two keys in
+/// opposite orders, wait for each other.
+fn names(jobs: &[NewJob]) -> Vec<i64> {
+    let names: BTreeSet<i64> = jobs.iter().filter_map(key).map(|(queue, key)| name(queue, key)).collect();
+    names.into_iter().collect()
+}
+
+/// One of few, the same in every process: FNV-1a.
+fn name(queue: &str, key: &str) -> i64 {
+    let bytes = queue.bytes().chain([0]).chain(key.bytes());
+    let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (sum % NAMES) as i64
+}
+
+/// Accepts a job if nobody has its key: there is nothing to be asked before.
 async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqueued>, Failure> {
     let sql = session.sql;
     let (at, delay) = match job.schedule() {
@@ -41,7 +65,7 @@ async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqu
         queue.into(),
         job.kind().as_str().into(),
         i64::from(job.priority()).into(),
-        Param::Text(None),
+        job.unique_key().map(|key| key.as_str()).into(),
         job.payload().as_str().into(),
         headers_json(job.headers()).into(),
         job.max_attempts().map(|attempts| i64::from(attempts.get())).into(),

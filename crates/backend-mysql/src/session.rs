@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use diesel::sql_types::BigInt;
+use diesel::sql_types::{BigInt, Text};
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
 use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
 
@@ -28,6 +28,8 @@ pub(crate) struct Session<'c> {
     stage: Stage,
     /// Whether the session is of somebody else's pool, so that its settings are not ours.
     pub(crate) is_lent: bool,
+    /// Locks by name that are held; they outlive transactions.
+    names: Vec<i64>,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
     in_doubt: bool,
     /// The queues, or patterns of queues, in which something became leasable.
@@ -37,7 +39,8 @@ pub(crate) struct Session<'c> {
 impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
-        Self { conn, sql, stage: Stage::None, is_lent: false, in_doubt: false, wake: BTreeSet::new() }
+        let (stage, names) = (Stage::None, Vec::new());
+        Self { conn, sql, stage, is_lent: false, names, in_doubt: false, wake: BTreeSet::new() }
     }
 
     /// In the transaction of a user.
@@ -86,6 +89,32 @@ impl<'c> Session<'c> {
             self.stage = Stage::None;
         }
         Ok(())
+    }
+
+    /// Locks names, in the order given, until [`free_names`](Self::free_names). Nothing in a user's transaction, which would have to
+    /// keep them until its end.
+    pub(crate) async fn take_names(&mut self, names: &[i64]) -> Result<(), Failure> {
+        if self.stage == Stage::Users || names.is_empty() {
+            return Ok(());
+        }
+        self.names = names.to_vec();
+        let sql = self.sql;
+        let answers = self.listed::<Text, String>(&sql.take_names, Vec::new(), names, Vec::new()).await?;
+        if answers.iter().all(|answer| answer.split(',').all(|answer| answer == "1")) {
+            return Ok(());
+        }
+        Err(Failure::Again("others enqueue jobs with the same unique keys, and do not end".into()))
+    }
+
+    /// Frees the names that are locked.
+    pub(crate) async fn free_names(&mut self) -> Result<(), Failure> {
+        let (sql, names) = (self.sql, std::mem::take(&mut self.names));
+        self.listed::<Text, String>(&sql.free_names, Vec::new(), &names, Vec::new()).await.map(drop)
+    }
+
+    /// Whether the operation is part of a user's transaction.
+    pub(crate) fn is_users(&self) -> bool {
+        self.stage == Stage::Users
     }
 
     /// Runs a statement, and reads its rows.

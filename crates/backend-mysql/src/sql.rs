@@ -20,13 +20,13 @@ const ROW_TEXTS: usize = 48;
 pub(crate) struct Repeated {
     text: String,
     /// What is repeated; the whole statement, if there is no `{list}` in it.
-    item: &'static str,
+    item: String,
     texts: [OnceLock<String>; POWERS],
 }
 
 impl Repeated {
-    fn new(text: String, item: &'static str) -> Self {
-        Self { text, item, texts: [const { OnceLock::new() }; POWERS] }
+    fn new(text: String, item: impl Into<String>) -> Self {
+        Self { text, item: item.into(), texts: [const { OnceLock::new() }; POWERS] }
     }
 
     /// The text for `count` items or more, and for how many.
@@ -38,7 +38,7 @@ impl Repeated {
 
     fn repeat(&self, size: usize) -> String {
         if self.text.contains("{list}") {
-            let list = vec![self.item; size].join(",");
+            let list = vec![self.item.as_str(); size].join(",");
             return self.text.replace("{list}", &list);
         }
         vec![self.text.as_str(); size].join(" UNION ALL ")
@@ -125,6 +125,8 @@ macro_rules! statements {
             $(pub(crate) $listed: Repeated,)+
             $(pub(crate) $repeated: Repeated,)+
             $(pub(crate) $worded: Worded,)+
+            pub(crate) take_names: Repeated,
+            pub(crate) free_names: Repeated,
             pub(crate) enqueue: Rows,
             pub(crate) enqueue_one: String,
             /// Whether the server tells what it has inserted.
@@ -148,6 +150,8 @@ macro_rules! statements {
                         put_in(prefix, include_str!(concat!("../queries/", stringify!($repeated), ".sql"))), ""),)+
                     $($worded: Worded::new(
                         &put_in(prefix, include_str!(concat!("../queries/", stringify!($worded), ".sql")))),)+
+                    take_names: Repeated::new(NAMES.to_owned(), format!("GET_LOCK({}, {WAIT})", put_in(prefix, NAME))),
+                    free_names: Repeated::new(NAMES.to_owned(), format!("RELEASE_LOCK({})", put_in(prefix, NAME))),
                     enqueue: Rows::new(insert(include_str!("../queries/enqueue.sql"))),
                     enqueue_one: insert(include_str!("../queries/enqueue_one.sql")),
                     has_returning,
@@ -158,6 +162,13 @@ macro_rules! statements {
         }
     };
 }
+
+/// Locks by name, one after the other; what each said.
+const NAMES: &str = "SELECT CONCAT_WS(',', {list})";
+/// A name of at most 64 characters that no other database and no other prefix has.
+const NAME: &str = "CONCAT('leasehold:', LEFT(SHA2(CONCAT(DATABASE(), ':{prefix}'), 256), 40), ':', ?)";
+/// How long one waits for a name, in seconds.
+const WAIT: u32 = 10;
 
 /// One job of `enqueue.sql`.
 const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
