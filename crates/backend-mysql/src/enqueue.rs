@@ -1,6 +1,6 @@
 //! Accepting jobs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::BigInt;
@@ -18,7 +18,7 @@ const RACES: u32 = 100;
 /// A statement is sent in one packet, of which servers take 16 MiB at least, unless they were told otherwise.
 const BYTES: usize = 4 << 20;
 /// So many names are there to be locked for unique keys.
-const NAMES: u64 = 64;
+const NAMES: u64 = 16;
 /// So many unique keys are looked up in one go.
 const KEYS: usize = 64;
 
@@ -36,11 +36,19 @@ pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Resul
     enqueue_all(session, jobs).await
 }
 
-/// Names to be locked before jobs with unique keys are inserted, in order: InnoDB would have two who want one key, or two keys in
-/// opposite orders, wait for each other.
+/// Names to be locked before jobs with unique keys are inserted. InnoDB would have two who want one key wait for each other, and
+/// two who want several keys in whatever order. One key is one of the names; several keys are all of them.
 fn names(jobs: &[NewJob]) -> Vec<i64> {
-    let names: BTreeSet<i64> = jobs.iter().filter_map(key).map(|(queue, key)| name(queue, key)).collect();
-    names.into_iter().collect()
+    match (jobs, jobs.iter().find_map(key)) {
+        (_, None) => Vec::new(),
+        ([_], Some((queue, key))) => vec![name(queue, key)],
+        _ => all_names(),
+    }
+}
+
+/// For who inserts several jobs with unique keys.
+pub(crate) fn all_names() -> Vec<i64> {
+    (0..NAMES as i64).collect()
 }
 
 /// One of few, the same in every process: FNV-1a.
