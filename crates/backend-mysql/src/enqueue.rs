@@ -54,9 +54,8 @@ pub(crate) fn all_names() -> Vec<i64> {
 /// One of few, the same in every process: FNV-1a.
 fn name(queue: &str, key: &str) -> i64 {
     let bytes = queue.bytes().chain([0]).chain(key.bytes());
-    let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
-        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let sum = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (sum % NAMES) as i64
 }
 

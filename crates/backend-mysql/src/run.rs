@@ -63,9 +63,8 @@ impl Shared {
                 Err(failure) => failure,
             };
             let in_doubt = session.is_in_doubt();
-            let is_clean = !failure.is_lost()
-                && session.roll_back().await.is_ok()
-                && session.free_names().await.is_ok();
+            let is_clean =
+                !failure.is_lost() && session.roll_back().await.is_ok() && session.free_names().await.is_ok();
             give_back(conn, is_clean);
             if failure.is_again() && tries < TRIES {
                 tries += 1;

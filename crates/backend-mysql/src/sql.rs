@@ -222,7 +222,13 @@ mod tests {
     fn lists_are_as_long_as_a_power_of_two() {
         let sql = Statements::new(&TablePrefix::new("app_").unwrap(), false);
         let (text, size) = sql.remove.of(3);
-        assert_eq!((text, size), ("DELETE FROM app_job_queue WHERE id IN (?,?,?,?)", 4));
+        assert_eq!(
+            (text, size),
+            (
+                "DELETE j FROM app_job_queue j FORCE INDEX (PRIMARY) WHERE j.id IN (?,?,?,?) AND j.lease_epoch >= 0",
+                4
+            )
+        );
         assert_eq!(sql.leased.of(2).0.matches(" UNION ALL ").count(), 1);
     }
 

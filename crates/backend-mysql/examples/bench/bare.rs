@@ -76,8 +76,7 @@ pub(crate) async fn settle(conn: &mut Conn, ids: &[i64]) -> Result {
 pub(crate) async fn drain(mut claimer: Conn, mut settler: Conn) -> Result<usize> {
     let (mut batch, mut sum) = (Vec::new(), 0);
     loop {
-        let (settled, next) =
-            tokio::join!(settle_batch(&mut settler, &batch), claim(&mut claimer, BATCH));
+        let (settled, next) = tokio::join!(settle_batch(&mut settler, &batch), claim(&mut claimer, BATCH));
         settled?;
         sum += batch.len();
         batch = next?;
