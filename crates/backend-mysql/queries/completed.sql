@@ -1,2 +1,3 @@
 -- Removes from the queue what `complete.sql` has written.
-DELETE FROM {prefix}job_queue WHERE id IN ({list}) AND lease_epoch = ? AND lease_until IS NOT NULL
+DELETE j FROM {prefix}job_queue j FORCE INDEX (PRIMARY)
+WHERE j.id IN ({list}) AND j.lease_epoch = ? AND j.lease_until IS NOT NULL

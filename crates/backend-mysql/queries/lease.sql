@@ -1,5 +1,5 @@
 -- Leases jobs that were locked in the same transaction (D2).
-UPDATE {prefix}job_queue SET
+UPDATE {prefix}job_queue FORCE INDEX (PRIMARY) SET
     lease_until = ?, -- D7, P6
     locked_by = ?,
     attempts = attempts + 1, -- D3

@@ -4,4 +4,4 @@ INSERT INTO {prefix}job_queue
      first_leased_at, last_error, redrives, created_at, updated_at)
 SELECT h.id, h.queue_name, h.kind, h.priority, h.unique_key, h.payload, h.headers, 0, h.max_attempts, ?, h.lease_epoch,
        h.started_at, h.last_error, h.redrives + 1, h.created_at, ?
-FROM {prefix}job_history h WHERE h.id IN ({list})
+FROM {prefix}job_history h FORCE INDEX (PRIMARY) WHERE h.id IN ({list})

@@ -5,10 +5,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use diesel::sql_types::BigInt;
+use diesel_async::AsyncMysqlConnection;
+use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
 use leasehold_sql::{Subscribers, TablePrefix};
 
-use crate::connect::Connector;
+use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
 use crate::error::Failure;
 use crate::migrate;
@@ -21,7 +23,7 @@ const PACKET_REST: usize = 1 << 16;
 
 /// The settings of a [`MysqlStore`]. What is not said is as [`MysqlStore::connect`] has it.
 #[derive(Debug, Clone)]
-#[must_use = "call connect()"]
+#[must_use = "call connect() or from_pool()"]
 pub struct MysqlStoreBuilder {
     prefix: TablePrefix,
     pool_size: usize,
@@ -83,26 +85,45 @@ impl MysqlStoreBuilder {
     /// server takes no packets of that size.
     pub async fn connect(self, url: &str) -> Result<MysqlStore> {
         let connector = Connector::parse(url)?;
-        let store = self.build(connector)?;
-        let lent = store.shared.own.get().await;
+        let own = connector.own().pool(self.pool_size, self.pool_wait)?;
+        let lent = own.get().await;
         let mut conn = lent.map_err(|error| StoreError::unavailable("connect", error))?;
-        let told = |failure: Failure| failure.told("connect");
-        let packet: Vec<i64> =
-            Statement::<BigInt>::new("SELECT CAST(@@max_allowed_packet AS SIGNED)", Vec::new())
-                .rows(&mut conn)
-                .await
-                .map_err(told)?;
-        let packet = packet.first().and_then(|bytes| usize::try_from(*bytes).ok()).unwrap_or_default();
-        let most = packet.saturating_sub(PACKET_REST) / 2;
-        if store.shared.capabilities.payload_limit > most {
-            return Err(out_of_range(store.shared.capabilities.payload_limit, most).into());
-        }
-        migrate::check_version(&mut conn, &store.shared.prefix).await.map_err(told)?;
+        let server = self.look_at(&mut conn).await?;
         drop(conn);
-        Ok(store)
+        let pool = connector.pool(self.pool_size, self.pool_wait)?;
+        Ok(self.build(Some(connector), own, pool, server))
     }
 
-    fn build(self, connector: Connector) -> Result<MysqlStore> {
+    /// Works on connections of a pool that is there already, and looks at nothing before it is used: neither how large a packet
+    /// may be nor of which version the tables are. Give the pool `RecyclingMethod::Fast`, and a server that speaks English
+    /// (`lc_messages`): else deadlocks are errors and not done again. `autocommit` must be on, as diesel needs it too. Sessions may be
+    /// at any isolation level: the store's own transactions are at READ COMMITTED, and the session is left as it was.
+    pub fn from_pool(self, pool: Pool<AsyncMysqlConnection>) -> MysqlStore {
+        self.build(None, pool.clone(), pool, Server { has_returning: false })
+    }
+
+    /// What the server can do, and whether that is enough.
+    async fn look_at(&self, conn: &mut AsyncMysqlConnection) -> Result<Server> {
+        let told = |failure: Failure| failure.told("connect");
+        let text = "SELECT CAST(@@max_allowed_packet AS SIGNED), VERSION() LIKE '%MariaDB%'";
+        let found = Statement::<(BigInt, BigInt)>::new(text, Vec::new()).rows(conn).await;
+        let found: Vec<(i64, i64)> = found.map_err(told)?;
+        let (packet, is_mariadb) = found.first().copied().unwrap_or_default();
+        let most = usize::try_from(packet).unwrap_or_default().saturating_sub(PACKET_REST) / 2;
+        if self.payload_limit > most {
+            return Err(out_of_range(self.payload_limit, most).into());
+        }
+        migrate::check_version(conn, &self.prefix).await.map_err(told)?;
+        Ok(Server { has_returning: is_mariadb != 0 })
+    }
+
+    fn build(
+        self,
+        connector: Option<Connector>,
+        own: Pool<AsyncMysqlConnection>,
+        pool: Pool<AsyncMysqlConnection>,
+        server: Server,
+    ) -> MysqlStore {
         let capabilities = Capabilities {
             shared_wakeups: false,
             events: false,
@@ -110,9 +131,9 @@ impl MysqlStoreBuilder {
             ..Capabilities::full()
         };
         let shared = Shared {
-            own: connector.own().pool(self.pool_size, self.pool_wait)?,
-            pool: connector.pool(self.pool_size, self.pool_wait)?,
-            sql: Statements::new(&self.prefix),
+            own,
+            pool,
+            sql: Statements::new(&self.prefix, server.has_returning),
             hub: Arc::new(Subscribers::default()),
             poller: std::sync::Once::new(),
             memory: Memory::default(),
@@ -122,14 +143,28 @@ impl MysqlStoreBuilder {
             polling: self.polling,
             settings: self,
             connector,
+            server,
         };
-        Ok(MysqlStore { shared: Arc::new(shared) })
+        MysqlStore { shared: Arc::new(shared) }
     }
 
-    /// One more store like this one, with two connections of its own.
-    pub(crate) fn small(&self, connector: &Connector) -> Result<MysqlStore> {
-        Self { pool_size: 2, polling: false, ..self.clone() }.build(connector.clone())
+    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does.
+    pub(crate) fn small(&self, shared: &Shared) -> Result<MysqlStore> {
+        let settings = Self { pool_size: 2, polling: false, ..self.clone() };
+        let (size, wait) = (settings.pool_size, settings.pool_wait);
+        let Some(connector) = &shared.connector else {
+            return Ok(settings.from_pool(beside(&shared.pool, size, wait)?));
+        };
+        let (own, pool) = (connector.own().pool(size, wait)?, connector.pool(size, wait)?);
+        Ok(settings.build(Some(connector.clone()), own, pool, shared.server))
     }
+}
+
+/// What the server can do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Server {
+    /// `INSERT … RETURNING`: MariaDB.
+    pub(crate) has_returning: bool,
 }
 
 fn out_of_range(bytes: usize, most: usize) -> Invalid {

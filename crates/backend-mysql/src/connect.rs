@@ -100,6 +100,15 @@ impl Connector {
     }
 }
 
+/// A pool of up to `connections` as those of another pool, which do not count there.
+pub(crate) fn beside(
+    pool: &Pool<AsyncMysqlConnection>,
+    connections: usize,
+    wait: Duration,
+) -> Result<Pool<AsyncMysqlConnection>> {
+    leasehold_sql::pool::beside(pool, Size { connections, wait, create: PATIENCE }, CHECKS)
+}
+
 /// Without the password.
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

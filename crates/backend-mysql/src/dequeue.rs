@@ -4,8 +4,8 @@
 //! same transaction. Queues with limits have a row each in `job_queue_limit`, which is locked before anything else: who claims
 //! from such a queue claims alone.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -37,6 +37,8 @@ pub(crate) struct Memory {
     turns: Turns,
     /// Until when policies are believed to be there.
     policies: Mutex<Option<Instant>>,
+    /// Jobs that claims of this store are about to lease: other claims of it need not try.
+    wanted: Mutex<HashSet<i64>>,
 }
 
 impl Memory {
@@ -47,6 +49,39 @@ impl Memory {
 
     fn has_seen_policies(&self) {
         *self.policies.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + BELIEVED);
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, HashSet<i64>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Jobs that a claim wants, and nobody else in this store until this is dropped.
+struct Wanted<'m> {
+    memory: &'m Memory,
+    ids: Vec<i64>,
+}
+
+impl<'m> Wanted<'m> {
+    fn new(memory: &'m Memory) -> Self {
+        Self { memory, ids: Vec::new() }
+    }
+
+    /// The next `most` of the candidates that nobody else wants.
+    fn next(&mut self, candidates: &mut impl Iterator<Item = Candidate>, most: usize) -> Vec<Candidate> {
+        let mut wanted = self.memory.wanted();
+        let next: Vec<Candidate> = candidates.filter(|job| wanted.insert(job.id)).take(most).collect();
+        self.ids.extend(next.iter().map(|job| job.id));
+        next
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        let mut wanted = self.memory.wanted();
+        for id in &self.ids {
+            wanted.remove(id);
+        }
     }
 }
 
@@ -69,7 +104,7 @@ async fn dequeue_named(
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
     if !memory.believes_in_policies() {
-        if let Some(jobs) = dequeue_freely(session, names, request).await? {
+        if let Some(jobs) = dequeue_freely(session, memory, names, request).await? {
             return Ok(jobs);
         }
         memory.has_seen_policies();
@@ -80,12 +115,14 @@ async fn dequeue_named(
 /// Leases from queues as long as nobody has set a policy; `None` if somebody has.
 async fn dequeue_freely(
     session: &mut Session<'_>,
+    memory: &Memory,
     names: &[QueueName],
     request: &Dequeue,
 ) -> Result<Option<Vec<Job>>, Failure> {
     let limit = request.limit.as_usize();
-    let mut window = limit + SPARE.min(limit);
+    let mut spare = SPARE.min(limit);
     for _ in 0..LOOKS {
+        let window = limit + spare + memory.wanted().len();
         let wants: Vec<Want> =
             names.iter().map(|queue| Want { queue: queue.clone(), count: window }).collect();
         let found = find(session, &wants).await?;
@@ -96,13 +133,20 @@ async fn dequeue_freely(
             return Ok(Some(Vec::new()));
         };
         let is_cut = found.lanes.iter().any(|lane| lane.len() == window);
+        let (mut wanted, mut candidates) = (Wanted::new(memory), found.in_order().into_iter());
         let mut claim = Claim::new(request, now);
-        claim.lock(session, found.in_order(), limit).await?;
+        while claim.rows.len() < limit {
+            let next = wanted.next(&mut candidates, limit - claim.rows.len());
+            if next.is_empty() {
+                break;
+            }
+            claim.lock(session, &next, limit).await?;
+        }
         if !claim.rows.is_empty() || !is_cut {
             return Ok(Some(claim.lease(session, &mut Rules::default()).await?));
         }
         session.roll_back().await?;
-        window *= 4;
+        spare = 4 * (limit + spare);
     }
     Ok(Some(Vec::new()))
 }
@@ -130,7 +174,7 @@ async fn dequeue_by_rules(
     candidates.extend(heads);
     candidates.sort_unstable_by_key(|job| (job.place, job.available_at, job.id));
     let mut claim = Claim::new(request, now);
-    claim.lock(session, candidates, limit).await?;
+    claim.lock(session, &candidates, limit).await?;
     limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
     claim.lease(session, &mut rules).await
 }
@@ -168,7 +212,7 @@ async fn dequeue_in_turns(
     }
     lanes.truncate(limit);
     let mut claim = Claim::new(request, now);
-    claim.lock(session, by_rounds(lanes), limit).await?;
+    claim.lock(session, &by_rounds(lanes), limit).await?;
     limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
     if let Some(queue) = claim.last_queue() {
         memory.turns.served(prefix, queue);
@@ -228,30 +272,32 @@ fn by_rounds(lanes: Vec<Vec<Candidate>>) -> Vec<Candidate> {
 struct Claim<'a> {
     request: &'a Dequeue,
     now: DateTime<Utc>,
-    /// Those that were locked, in the order in which they are leased.
+    /// Where each candidate stands in the order in which they are leased.
+    places: HashMap<i64, usize>,
+    /// Those that were locked, in that order.
     rows: Vec<JobRow>,
 }
 
 impl<'a> Claim<'a> {
     fn new(request: &'a Dequeue, now: DateTime<Utc>) -> Self {
-        Self { request, now, rows: Vec::new() }
+        Self { request, now, places: HashMap::new(), rows: Vec::new() }
     }
 
     /// Locks the first `limit` of the candidates that nobody else has locked (D2, D5).
     async fn lock(
         &mut self,
         session: &mut Session<'_>,
-        candidates: Vec<Candidate>,
+        candidates: &[Candidate],
         limit: usize,
     ) -> Result<(), Failure> {
         if candidates.is_empty() {
             return Ok(());
         }
-        let places: HashMap<i64, usize> =
-            candidates.iter().enumerate().map(|(place, job)| (job.id, place)).collect();
+        let first = self.places.len();
+        self.places.extend(candidates.iter().enumerate().map(|(place, job)| (job.id, first + place)));
         let sql = session.sql;
         session.begin().await?;
-        let mut left: &[Candidate] = &candidates;
+        let mut left = candidates;
         while self.rows.len() < limit && !left.is_empty() {
             let (some, rest) = left.split_at((limit - self.rows.len()).min(left.len()));
             let mut ids: Vec<i64> = some.iter().map(|job| job.id).collect();
@@ -260,7 +306,7 @@ impl<'a> Claim<'a> {
             self.rows.extend(session.listed::<JobSql, JobRow>(&sql.lock, Vec::new(), &ids, after).await?);
             left = rest;
         }
-        self.rows.sort_unstable_by_key(|row| places.get(&row.id).copied()); // D12
+        self.rows.sort_unstable_by_key(|row| self.places.get(&row.id).copied()); // D12
         Ok(())
     }
 
@@ -278,7 +324,7 @@ impl<'a> Claim<'a> {
 
     /// Leases what was locked. Queues with a shorter `max_lease` get a statement of their own.
     async fn lease(self, session: &mut Session<'_>, rules: &mut Rules) -> Result<Vec<Job>, Failure> {
-        let Self { request, now, rows } = self;
+        let Self { request, now, rows, .. } = self;
         let mut by_length: BTreeMap<LeaseFor, Vec<i64>> = BTreeMap::new();
         for row in &rows {
             by_length.entry(length(rules.of_stored(&row.queue_name), request)).or_default().push(row.id);

@@ -4,25 +4,91 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::BigInt;
-use leasehold_core::{Enqueued, JobId, NewJob};
-use leasehold_sql::{Rules, headers_json};
+use leasehold_core::{Enqueued, JobId, MaxAttempts, NewJob, Schedule};
+use leasehold_sql::{Rules, headers_json, micros};
 
 use crate::error::Failure;
 use crate::policy::rules;
 use crate::session::Session;
+use crate::sql::Rows;
 use crate::statement::Param;
 
 /// How often a statement that lost a race for a unique key is tried again.
 const RACES: u32 = 100;
-/// A statement has room for 65 535 arguments.
-const ROWS: usize = 4096;
 /// A statement is sent in one packet, of which servers take 16 MiB at least, unless they were told otherwise.
 const BYTES: usize = 4 << 20;
+/// So many names are there to be locked for unique keys.
+const NAMES: u64 = 16;
 /// So many unique keys are looked up in one go.
 const KEYS: usize = 64;
 
 /// Accepts jobs, as a whole (E1).
 pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
+    session.take_names(&names(jobs)).await?;
+    if let [job] = jobs
+        && (job.unique_key().is_none() || !session.is_users())
+    {
+        match enqueue_one(session, job).await {
+            Err(Failure::Taken(_)) => {}
+            done => return done,
+        }
+    }
+    enqueue_all(session, jobs).await
+}
+
+/// Names to be locked before jobs with unique keys are inserted. InnoDB would have two who want one key wait for each other, and
+/// two who want several keys in whatever order. One key is one of the names; several keys are all of them.
+fn names(jobs: &[NewJob]) -> Vec<i64> {
+    match (jobs, jobs.iter().find_map(key)) {
+        (_, None) => Vec::new(),
+        ([_], Some((queue, key))) => vec![name(queue, key)],
+        _ => all_names(),
+    }
+}
+
+/// For who inserts several jobs with unique keys.
+pub(crate) fn all_names() -> Vec<i64> {
+    (0..NAMES as i64).collect()
+}
+
+/// One of few, the same in every process: FNV-1a.
+fn name(queue: &str, key: &str) -> i64 {
+    let bytes = queue.bytes().chain([0]).chain(key.bytes());
+    let sum = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (sum % NAMES) as i64
+}
+
+/// Accepts a job if nobody has its key: there is nothing to be asked before.
+async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqueued>, Failure> {
+    let sql = session.sql;
+    let (at, delay) = match job.schedule() {
+        Schedule::Now => (None, 0),
+        Schedule::After(delay) => (None, micros(delay.get())),
+        Schedule::At(at) => (Some(at.get()), 0),
+    };
+    let queue = job.queue().as_str();
+    let params = vec![
+        queue.into(),
+        job.kind().as_str().into(),
+        i64::from(job.priority()).into(),
+        job.unique_key().map(|key| key.as_str()).into(),
+        job.payload().as_str().into(),
+        headers_json(job.headers()).into(),
+        job.max_attempts().map(|attempts| i64::from(attempts.get())).into(),
+        queue.into(),
+        queue.into(),
+        MaxAttempts::DEFAULT.get().into(),
+        at.into(),
+        delay.into(),
+    ];
+    let ids = session.insert(&sql.enqueue_one, params, 1).await?;
+    session.wake(queue);
+    let [id] = *ids else { return Err(incomplete()) };
+    Ok(vec![Enqueued { id: JobId::new(id), deduplicated: false }])
+}
+
+async fn enqueue_all(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
     let (now, mut rules) = rules(session).await?;
     let mut batch = Batch { jobs, answers: vec![None; jobs.len()], now };
     let chunks = chunks(jobs);
@@ -37,7 +103,7 @@ pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Resul
     batch.answers.into_iter().collect::<Option<_>>().ok_or_else(incomplete)
 }
 
-/// The jobs in pieces, none too long for a statement, each a power of two long so that few texts are prepared.
+/// The jobs in pieces, each of them a statement.
 fn chunks(jobs: &[NewJob]) -> Vec<std::ops::Range<usize>> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -47,8 +113,7 @@ fn chunks(jobs: &[NewJob]) -> Vec<std::ops::Range<usize>> {
             bytes += job.payload().as_str().len() + 1024;
             bytes <= BYTES
         };
-        let most = jobs[start..].iter().take(ROWS).take_while(fits).count().max(1);
-        let length = 1 << most.ilog2();
+        let length = Rows::round_down(jobs[start..].iter().take_while(fits).count().max(1));
         chunks.push(start..start + length);
         start += length;
     }
@@ -165,7 +230,7 @@ impl Batch<'_> {
         places.iter().copied().filter(is_first).collect()
     }
 
-    /// Accepts the jobs at these places, in as few statements as there are powers of two in their number.
+    /// Accepts the jobs at these places.
     async fn insert(
         &mut self,
         session: &mut Session<'_>,
@@ -175,16 +240,15 @@ impl Batch<'_> {
         let sql = session.sql;
         let mut left = places;
         while !left.is_empty() {
-            let (some, rest) = left.split_at(1 << left.len().ilog2());
+            let (some, rest) = left.split_at(Rows::round_down(left.len()));
             let mut params = Vec::with_capacity(10 * some.len());
             some.iter().for_each(|place| params.extend(self.row(rules, *place)));
-            let (text, _) = sql.enqueue.of(some.len());
-            session.count(text, params).await?;
-            let given = session.row::<(BigInt, BigInt), (i64, i64)>(&sql.inserted, Vec::new()).await?;
-            let (first, step) = given.ok_or_else(incomplete)?;
-            for (count, place) in some.iter().enumerate() {
-                let id = JobId::new(first + step * count as i64); // E2, E10
-                self.answers[*place] = Some(Enqueued { id, deduplicated: false });
+            let ids = session.insert(sql.enqueue.of(some.len()), params, some.len()).await?;
+            if ids.len() != some.len() {
+                return Err(incomplete());
+            }
+            for (id, place) in ids.into_iter().zip(some) {
+                self.answers[*place] = Some(Enqueued { id: JobId::new(id), deduplicated: false }); // E2, E10
             }
             left = rest;
         }

@@ -7,6 +7,7 @@ use diesel::sql_types::{BigInt, Nullable, Text};
 use leasehold_core::{JobId, Prune, PruneAge, QueueName, Queues, Redrive, Redriven, time};
 use leasehold_sql::{Stored, beyond};
 
+use crate::enqueue::all_names;
 use crate::error::Failure;
 use crate::policy::rules;
 use crate::selection::{ids, queues, statuses, twice};
@@ -21,6 +22,7 @@ pub(crate) async fn redrive(session: &mut Session<'_>, request: &Redrive) -> Res
     let limit = request.limit.as_usize();
     let mut answer = Redriven::default();
     let mut after = 0;
+    session.take_names(&all_names()).await?;
     session.begin().await?;
     while answer.jobs.len() < limit {
         let (dead, last) = dead(session, request, after, limit.max(PAGE)).await?;

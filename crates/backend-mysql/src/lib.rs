@@ -82,6 +82,7 @@ use leasehold_sql::Subscribers;
 pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::MysqlStoreBuilder;
+use crate::builder::Server;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::sql::Statements;
@@ -107,7 +108,9 @@ pub(crate) struct Shared {
     prefix: TablePrefix,
     polling: bool,
     settings: MysqlStoreBuilder,
-    connector: Connector,
+    /// None if the pool is somebody else's.
+    connector: Option<Connector>,
+    server: Server,
 }
 
 impl MysqlStore {
@@ -119,6 +122,11 @@ impl MysqlStore {
     /// * [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
+    }
+
+    /// Works on connections of a pool that is there already. See [`MysqlStoreBuilder::from_pool`].
+    pub fn from_pool(pool: Pool<AsyncMysqlConnection>) -> Self {
+        Self::builder().from_pool(pool)
     }
 
     /// Begins a store with other settings.
@@ -143,7 +151,7 @@ impl MysqlStore {
     }
 
     /// A pool of connections to the same database, for transactions of your own, at READ COMMITTED. It is another than the
-    /// store's own pool, and opens nothing before it is used.
+    /// store's own pool, unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncMysqlConnection> {
         &self.shared.pool
     }
@@ -300,7 +308,7 @@ impl Store for MysqlStore {
     }
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
-        Ok(Some(Arc::new(self.shared.settings.small(&self.shared.connector)?)))
+        Ok(Some(Arc::new(self.shared.settings.small(&self.shared)?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {

@@ -52,15 +52,19 @@ impl Shared {
             let lent = self.own.get().await;
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
             let mut session = Session::own(&mut conn, &self.sql);
+            session.is_lent = self.connector.is_none();
             let failure = match work(&mut session, self, input).await {
                 Ok(answer) => {
                     self.hub.wake(session.wake.iter().map(String::as_str));
+                    let is_clean = session.free_names().await.is_ok();
+                    give_back(conn, is_clean);
                     return Ok(answer);
                 }
                 Err(failure) => failure,
             };
             let in_doubt = session.is_in_doubt();
-            let is_clean = !failure.is_lost() && session.roll_back().await.is_ok();
+            let is_clean =
+                !failure.is_lost() && session.roll_back().await.is_ok() && session.free_names().await.is_ok();
             give_back(conn, is_clean);
             if failure.is_again() && tries < TRIES {
                 tries += 1;

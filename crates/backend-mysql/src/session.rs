@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use diesel::sql_types::{BigInt, Text};
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
 use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
 
@@ -25,6 +26,10 @@ pub(crate) struct Session<'c> {
     conn: &'c mut AsyncMysqlConnection,
     pub(crate) sql: &'c Statements,
     stage: Stage,
+    /// Whether the session is of somebody else's pool, so that its settings are not ours.
+    pub(crate) is_lent: bool,
+    /// Locks by name that are held; they outlive transactions.
+    names: Vec<i64>,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
     in_doubt: bool,
     /// The queues, or patterns of queues, in which something became leasable.
@@ -34,7 +39,8 @@ pub(crate) struct Session<'c> {
 impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
-        Self { conn, sql, stage: Stage::None, in_doubt: false, wake: BTreeSet::new() }
+        let (stage, names) = (Stage::None, Vec::new());
+        Self { conn, sql, stage, is_lent: false, names, in_doubt: false, wake: BTreeSet::new() }
     }
 
     /// In the transaction of a user.
@@ -56,6 +62,10 @@ impl<'c> Session<'c> {
     /// Opens a transaction, unless there is one.
     pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::None {
+            if self.is_lent {
+                // Of the next transaction alone.
+                self.conn.batch_execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+            }
             self.conn.batch_execute("START TRANSACTION").await?;
             self.stage = Stage::Open;
         }
@@ -79,6 +89,32 @@ impl<'c> Session<'c> {
             self.stage = Stage::None;
         }
         Ok(())
+    }
+
+    /// Locks names, in the order given, until [`free_names`](Self::free_names). Nothing in a user's transaction, which would have to
+    /// keep them until its end.
+    pub(crate) async fn take_names(&mut self, names: &[i64]) -> Result<(), Failure> {
+        if self.stage == Stage::Users || names.is_empty() {
+            return Ok(());
+        }
+        self.names = names.to_vec();
+        let sql = self.sql;
+        let answers = self.listed::<Text, String>(&sql.take_names, Vec::new(), names, Vec::new()).await?;
+        if answers.iter().all(|answer| answer.split(',').all(|answer| answer == "1")) {
+            return Ok(());
+        }
+        Err(Failure::Again("others enqueue jobs with the same unique keys, and do not end".into()))
+    }
+
+    /// Frees the names that are locked.
+    pub(crate) async fn free_names(&mut self) -> Result<(), Failure> {
+        let (sql, names) = (self.sql, std::mem::take(&mut self.names));
+        self.listed::<Text, String>(&sql.free_names, Vec::new(), &names, Vec::new()).await.map(drop)
+    }
+
+    /// Whether the operation is part of a user's transaction.
+    pub(crate) fn is_users(&self) -> bool {
+        self.stage == Stage::Users
     }
 
     /// Runs a statement, and reads its rows.
@@ -112,6 +148,24 @@ impl<'c> Session<'c> {
     {
         self.in_doubt |= self.stage == Stage::None;
         Statement::<()>::new(text, params).count(self.conn).await
+    }
+
+    /// Runs an INSERT of so many rows, and tells their ids in their order.
+    pub(crate) async fn insert<'a>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+        rows: usize,
+    ) -> Result<Vec<i64>, Failure> {
+        let sql = self.sql;
+        if sql.has_returning {
+            self.in_doubt |= self.stage == Stage::None;
+            return self.rows::<BigInt, i64>(text, params).await;
+        }
+        self.count(text, params).await?;
+        let given = self.row::<(BigInt, BigInt), (i64, i64)>(&sql.inserted, Vec::new()).await?;
+        // The server knows how many there are, so they follow each other.
+        Ok(given.map_or(Vec::new(), |(first, step)| (0..rows as i64).map(|row| first + step * row).collect()))
     }
 
     /// Runs a statement with a list of ids between the arguments `before` and `after` it, and reads its rows.

@@ -12,17 +12,21 @@ use leasehold_sql::TablePrefix;
 /// The largest number of repetitions is two to the power of this.
 const POWERS: usize = 15;
 
+/// The largest number of rows of a statement, which has room for 65,535 arguments.
+const MOST_ROWS: usize = 4096;
+const ROW_TEXTS: usize = 48;
+
 /// A statement in which something is repeated.
 pub(crate) struct Repeated {
     text: String,
     /// What is repeated; the whole statement, if there is no `{list}` in it.
-    item: &'static str,
+    item: String,
     texts: [OnceLock<String>; POWERS],
 }
 
 impl Repeated {
-    fn new(text: String, item: &'static str) -> Self {
-        Self { text, item, texts: [const { OnceLock::new() }; POWERS] }
+    fn new(text: String, item: impl Into<String>) -> Self {
+        Self { text, item: item.into(), texts: [const { OnceLock::new() }; POWERS] }
     }
 
     /// The text for `count` items or more, and for how many.
@@ -34,10 +38,37 @@ impl Repeated {
 
     fn repeat(&self, size: usize) -> String {
         if self.text.contains("{list}") {
-            let list = vec![self.item; size].join(",");
+            let list = vec![self.item.as_str(); size].join(",");
             return self.text.replace("{list}", &list);
         }
         vec![self.text.as_str(); size].join(" UNION ALL ")
+    }
+}
+
+/// A statement with a row for each of so many jobs. Jobs cannot be filled up, so there is a text for each number of three binary
+/// digits and zeros after them: few texts, and few statements for any number.
+pub(crate) struct Rows {
+    text: String,
+    texts: [OnceLock<String>; ROW_TEXTS],
+}
+
+impl Rows {
+    fn new(text: String) -> Self {
+        Self { text, texts: [const { OnceLock::new() }; ROW_TEXTS] }
+    }
+
+    /// The largest number of rows up to `count`, and up to [`MOST_ROWS`], for which there is a text.
+    pub(crate) fn round_down(count: usize) -> usize {
+        let count = count.min(MOST_ROWS);
+        let zeros = count.max(1).ilog2().saturating_sub(2);
+        count >> zeros << zeros
+    }
+
+    /// The text for such a number.
+    pub(crate) fn of(&self, count: usize) -> &str {
+        let zeros = count.max(1).ilog2().saturating_sub(2) as usize;
+        let place = (4 * zeros + (count >> zeros)).min(ROW_TEXTS - 1);
+        self.texts[place].get_or_init(|| self.text.replace("{list}", &vec![ROW; count].join(",")))
     }
 }
 
@@ -94,14 +125,23 @@ macro_rules! statements {
             $(pub(crate) $listed: Repeated,)+
             $(pub(crate) $repeated: Repeated,)+
             $(pub(crate) $worded: Worded,)+
-            pub(crate) enqueue: Repeated,
+            pub(crate) take_names: Repeated,
+            pub(crate) free_names: Repeated,
+            pub(crate) enqueue: Rows,
+            pub(crate) enqueue_one: String,
+            /// Whether the server tells what it has inserted.
+            pub(crate) has_returning: bool,
             jobs: [Worded; 2],
             history: [Worded; 2],
         }
 
         impl Statements {
-            /// The statements for the tables with this prefix.
-            pub(crate) fn new(prefix: &TablePrefix) -> Arc<Self> {
+            /// The statements for the tables with this prefix, on a server that knows `INSERT … RETURNING` or does not.
+            pub(crate) fn new(prefix: &TablePrefix, has_returning: bool) -> Arc<Self> {
+                let insert = |text| {
+                    let returning = if has_returning { " RETURNING id" } else { "" };
+                    put_in(prefix, text) + returning
+                };
                 Arc::new(Self {
                     $($plain: put_in(prefix, include_str!(concat!("../queries/", stringify!($plain), ".sql"))),)+
                     $($listed: Repeated::new(
@@ -110,7 +150,11 @@ macro_rules! statements {
                         put_in(prefix, include_str!(concat!("../queries/", stringify!($repeated), ".sql"))), ""),)+
                     $($worded: Worded::new(
                         &put_in(prefix, include_str!(concat!("../queries/", stringify!($worded), ".sql")))),)+
-                    enqueue: Repeated::new(put_in(prefix, include_str!("../queries/enqueue.sql")), ROW),
+                    take_names: Repeated::new(NAMES.to_owned(), format!("GET_LOCK({}, {WAIT})", put_in(prefix, NAME))),
+                    free_names: Repeated::new(NAMES.to_owned(), format!("RELEASE_LOCK({})", put_in(prefix, NAME))),
+                    enqueue: Rows::new(insert(include_str!("../queries/enqueue.sql"))),
+                    enqueue_one: insert(include_str!("../queries/enqueue_one.sql")),
+                    has_returning,
                     jobs: both_ways(&put_in(prefix, include_str!("../queries/jobs.sql"))),
                     history: both_ways(&put_in(prefix, include_str!("../queries/history.sql"))),
                 })
@@ -118,6 +162,13 @@ macro_rules! statements {
         }
     };
 }
+
+/// Locks by name, one after the other; what each said.
+const NAMES: &str = "SELECT CONCAT_WS(',', {list})";
+/// A name of at most 64 characters that no other database and no other prefix has.
+const NAME: &str = "CONCAT('leasehold:', LEFT(SHA2(CONCAT(DATABASE(), ':{prefix}'), 256), 40), ':', ?)";
+/// How long one waits for a name, in seconds.
+const WAIT: u32 = 10;
 
 /// One job of `enqueue.sql`.
 const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
@@ -169,16 +220,39 @@ mod tests {
 
     #[test]
     fn lists_are_as_long_as_a_power_of_two() {
-        let sql = Statements::new(&TablePrefix::new("app_").unwrap());
+        let sql = Statements::new(&TablePrefix::new("app_").unwrap(), false);
         let (text, size) = sql.remove.of(3);
-        assert_eq!((text, size), ("DELETE FROM app_job_queue WHERE id IN (?,?,?,?)", 4));
+        assert_eq!(
+            (text, size),
+            (
+                "DELETE j FROM app_job_queue j FORCE INDEX (PRIMARY) WHERE j.id IN (?,?,?,?) AND j.lease_epoch >= 0",
+                4
+            )
+        );
         assert_eq!(sql.leased.of(2).0.matches(" UNION ALL ").count(), 1);
-        assert_eq!(sql.enqueue.of(10_000).1, 16_384);
+    }
+
+    #[test]
+    fn rows_are_inserted_in_few_statements_of_few_lengths() {
+        let sql = Statements::new(&TablePrefix::default(), true);
+        let mut lengths = std::collections::BTreeSet::new();
+        for count in 1..=10_000 {
+            let (mut left, mut statements) = (count, 0);
+            while left > 0 {
+                let size = Rows::round_down(left);
+                assert_eq!(sql.enqueue.of(size).matches("(?,").count(), size);
+                lengths.insert(size);
+                (left, statements) = (left - size, statements + 1);
+            }
+            assert!(statements <= 7, "{count} rows are {statements} statements");
+        }
+        assert!(lengths.len() < ROW_TEXTS && lengths.last() == Some(&MOST_ROWS));
+        assert!(sql.enqueue.of(1).ends_with(" RETURNING id"));
     }
 
     #[test]
     fn no_comment_travels_and_nothing_is_left_to_be_put_in() {
-        let sql = Statements::new(&TablePrefix::default());
+        let sql = Statements::new(&TablePrefix::default(), false);
         for text in [&sql.requeue, &sql.rules, &sql.stuck] {
             assert!(!text.contains("--") && !text.contains('{'), "{text}");
         }

@@ -1,5 +1,5 @@
 //! What the server does for a claim among a hundred thousand jobs: the number of rows that it reads does not grow with the backlog, and no
-//! statement sorts it. On both servers.
+//! statement sorts it: by what the server counts, and by what it says that it would do (`EXPLAIN`). On both servers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 mod support;
@@ -75,6 +75,147 @@ impl Scene {
             self.store.settle(&back).await.unwrap();
         }
         assert!(fewest <= bound, "{fewest} rows were read for {LIMIT} jobs, {bound} would do");
+    }
+}
+
+/// A statement of the hot path: with which arguments, and by which index it finds jobs.
+struct Planned {
+    name: &'static str,
+    text: &'static str,
+    arguments: &'static [&'static str],
+    index: &'static str,
+}
+
+macro_rules! planned {
+    ($name:literal, $index:literal, $($argument:literal),*) => {
+        Planned {
+            name: $name,
+            text: include_str!(concat!("../queries/", $name, ".sql")),
+            arguments: &[$($argument),*],
+            index: $index,
+        }
+    };
+}
+
+/// `{list}` stands for a hundred ids.
+const PLANNED: &[Planned] = &[
+    planned!("heads", "job_queue_ready", "'q7'", "-9999999999", "116"),
+    planned!("lock", "PRIMARY", "UTC_TIMESTAMP(6)"),
+    planned!("lease", "PRIMARY", "UTC_TIMESTAMP(6)", "'w'", "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6)"),
+    planned!("complete", "PRIMARY", "'null'", "1"),
+    planned!("completed", "PRIMARY", "1"),
+    planned!("held", "PRIMARY",),
+    planned!("live", "PRIMARY",),
+    planned!("seen", "PRIMARY",),
+    planned!("extend", "PRIMARY", "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6)"),
+    planned!("due", "job_queue_reclaim", "UTC_TIMESTAMP(6)", "100", "0"),
+    planned!("lock_due", "PRIMARY", "UTC_TIMESTAMP(6)"),
+    planned!("remove", "PRIMARY",),
+    planned!("queues", "job_queue_fifo", "'q'", "'r'", "100"),
+    planned!("taken", "job_queue_unique", "0", "'q7'", "'key'"),
+    planned!("leased", "job_queue_ready", "0", "'q7'"),
+    planned!("head", "job_queue_fifo", "0", "'q7'"),
+];
+
+impl Planned {
+    /// The text with its arguments in it.
+    fn statement(&self) -> String {
+        let bare =
+            self.text.lines().map(|line| line.split("--").next().unwrap()).collect::<Vec<_>>().join(" ");
+        let ids: Vec<String> = (1..=100).map(|id| id.to_string()).collect();
+        let text = bare.replace("{prefix}", "").replace("{list}", &ids.join(","));
+        self.arguments.iter().fold(text, |text, argument| text.replacen('?', argument, 1))
+    }
+}
+
+/// How a table is read.
+#[derive(Debug, PartialEq)]
+struct Access {
+    table: String,
+    way: String,
+    index: String,
+}
+
+/// Every access of a plan, and whether it sorts.
+fn look_at(plan: &serde_json::Value, accesses: &mut Vec<Access>, sorts: &mut bool) {
+    if let Some(array) = plan.as_array() {
+        array.iter().for_each(|part| look_at(part, accesses, sorts));
+    }
+    let Some(object) = plan.as_object() else {
+        return;
+    };
+    let word = |key: &str| object.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+    if object.contains_key("table_name") {
+        accesses.push(Access { table: word("table_name"), way: word("access_type"), index: word("key") });
+    }
+    // MySQL's word, and MariaDB's.
+    *sorts |=
+        object.get("using_filesort").is_some_and(|value| value == true) || object.contains_key("filesort");
+    object.values().for_each(|part| look_at(part, accesses, sorts));
+}
+
+impl Scene {
+    async fn explain(&mut self, statement: &str) -> serde_json::Value {
+        #[derive(diesel::QueryableByName)]
+        struct Plan {
+            #[diesel(sql_type = Text, column_name = "EXPLAIN")]
+            plan: String,
+        }
+        let explain = format!("EXPLAIN FORMAT=JSON {statement}");
+        let rows: Vec<Plan> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
+        serde_json::from_str(&rows[0].plan).unwrap()
+    }
+
+    /// Sees that every statement of the hot path goes by its index, reads no more of it than it must, and sorts nothing.
+    async fn plans_go_by_their_indexes(&mut self, planned: impl Fn(&Planned) -> bool) {
+        // MariaDB has one format, and no such variable.
+        drop(self.conn.batch_execute("SET SESSION explain_json_format_version = 1").await);
+        self.conn.batch_execute("ANALYZE TABLE job_queue").await.unwrap();
+        for planned in PLANNED.iter().filter(|one| planned(one)) {
+            let plan = self.explain(&planned.statement()).await;
+            let (mut accesses, mut sorts) = (Vec::new(), false);
+            look_at(&plan, &mut accesses, &mut sorts);
+            let jobs: Vec<&Access> = accesses.iter().filter(|access| is_jobs(access)).collect();
+            let (name, index) = (planned.name, planned.index);
+            // A unique key that is not there is found out while it is planned.
+            let is_looked_up = plan.to_string().contains("const table");
+            assert!(is_looked_up || !jobs.is_empty(), "{name} reads no jobs: {plan:#}");
+            assert!(!sorts, "{name} sorts: {plan:#}");
+            for access in jobs {
+                let is_short = matches!(access.way.as_str(), "range" | "ref" | "const" | "eq_ref");
+                assert!(access.index == index && is_short, "{name} does {access:?}: {plan:#}");
+            }
+        }
+    }
+}
+
+/// By name, or by the alias that statements use. What is inserted into is not read.
+fn is_jobs(access: &Access) -> bool {
+    access.table == "j" || access.table == "job_queue"
+}
+
+/// A long queue, many priorities, many queues: the plans are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_statement_of_the_hot_path_goes_by_its_index() {
+    let _alone = ALONE.lock().await;
+    for variable in support::BOTH {
+        for (queue, priority) in [("'q7'", "0"), ("'q7'", "n % 100"), ("CONCAT('q', n % 50)", "0")] {
+            let mut scene = Scene::with(variable, queue, priority, NOW).await;
+            scene.plans_go_by_their_indexes(|_| true).await;
+            scene.fresh.drop().await;
+        }
+    }
+}
+
+/// The server would rather walk all over a small table, and lock everything on its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_locks_jobs_finds_them_by_id_in_a_small_queue_too() {
+    let _alone = ALONE.lock().await;
+    for variable in support::BOTH {
+        let mut scene = Scene::with(variable, "'q7'", "0", NOW).await;
+        scene.conn.batch_execute("DELETE FROM job_queue WHERE id > 50").await.unwrap();
+        scene.plans_go_by_their_indexes(|planned| planned.index == "PRIMARY").await;
+        scene.fresh.drop().await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use deadpool::Runtime;
 use deadpool::managed::{Manager, Metrics, QueueMode};
-use diesel::ConnectionResult;
+use diesel::{ConnectionError, ConnectionResult};
 use diesel_async::SimpleAsyncConnection;
 use diesel_async::pooled_connection::deadpool::{Hook, HookError, Pool};
 use diesel_async::pooled_connection::{
@@ -79,6 +79,30 @@ where
         .pre_recycle(ping_if_idle(checks))
         .build()
         .map_err(|error| StoreError::backend("connect", error))
+}
+
+/// A pool of connections as those of another pool, which do not count there.
+///
+/// # Errors
+/// As [`pool`].
+pub fn beside<C>(other: &Pool<C>, size: Size, checks: Checks) -> Result<Pool<C>>
+where
+    C: PoolableConnection + SimpleAsyncConnection + 'static,
+    AsyncDieselConnectionManager<C>: Manager<Type = C, Error = PoolError>,
+{
+    let other = other.clone();
+    let open = move || {
+        let other = other.clone();
+        async move { other.manager().create().await.map_err(refused) }.boxed()
+    };
+    pool(open, size, checks)
+}
+
+fn refused(error: PoolError) -> ConnectionError {
+    match error {
+        PoolError::ConnectionError(error) => error,
+        error => ConnectionError::BadConnection(error.to_string()),
+    }
 }
 
 fn check_size(size: usize) -> Result<(), Invalid> {

@@ -1,8 +1,8 @@
-//! The same work through the bare driver: prepared statements in a loop of `START TRANSACTION` and `COMMIT`. It keeps none of the
-//! promises: it knows no policies, no receipts, no priorities and no other queues.
+//! The same work through the bare driver: prepared statements in a loop of `START TRANSACTION` and `COMMIT`, with the same columns,
+//! arguments and answers as the store's. It keeps none of the promises: it knows no policies, no priorities and no other queues.
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, OptsBuilder, Value};
+use mysql_async::{Conn, Opts, OptsBuilder, Row, Value};
 
 use crate::Result;
 use crate::load::{BATCH, payload};
@@ -12,9 +12,7 @@ const LEASE: &str = include_str!("sql/lease.sql");
 const ARCHIVE: &str = include_str!("sql/archive.sql");
 const REMOVE: &str = "DELETE FROM job_queue WHERE id IN ({list})";
 const ENQUEUE: &str = include_str!("sql/enqueue.sql");
-const ROW: &str = "('bench', 'bench', 0, ?, '{}', 5, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))";
-/// Rows of a statement.
-const ROWS: usize = 500;
+const ROW: &str = "(?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))";
 
 /// A connection as the store's are.
 pub(crate) async fn connect(url: &str) -> Result<Conn> {
@@ -33,16 +31,21 @@ pub(crate) async fn clients(url: &str, count: usize) -> Result<Vec<Conn>> {
 pub(crate) async fn enqueue(mut conn: Conn, jobs: usize, runs: usize) -> Result {
     let payload = payload();
     for _ in 0..runs {
-        if jobs > ROWS {
-            conn.query_drop("START TRANSACTION").await?;
-        }
-        for rows in (0..jobs).collect::<Vec<_>>().chunks(ROWS) {
-            let text = listed(ENQUEUE, ROW, rows.len());
-            let params: Vec<Value> = rows.iter().map(|_| Value::from(payload.as_str())).collect();
-            conn.exec_drop(text, params).await?;
-        }
-        if jobs > ROWS {
-            conn.query_drop("COMMIT").await?;
+        let row = || -> [Value; 7] {
+            [
+                "bench".into(),
+                "bench".into(),
+                0.into(),
+                Value::NULL,
+                payload.as_str().into(),
+                "{}".into(),
+                5.into(),
+            ]
+        };
+        let params: Vec<Value> = (0..jobs).flat_map(|_| row()).collect();
+        conn.exec_drop(listed(ENQUEUE, ROW, jobs), params).await?;
+        if conn.last_insert_id().is_none() {
+            return Err("a job has no id".into());
         }
     }
     Ok(())
@@ -51,11 +54,9 @@ pub(crate) async fn enqueue(mut conn: Conn, jobs: usize, runs: usize) -> Result 
 /// Leases so many jobs.
 pub(crate) async fn claim(conn: &mut Conn, limit: usize) -> Result<Vec<i64>> {
     conn.query_drop("START TRANSACTION").await?;
-    let rows: Vec<(i64, String)> = conn.exec(CLAIM, (limit,)).await?;
-    if rows.iter().any(|(_, payload)| payload.is_empty()) {
-        return Err("a claim brought a job without a payload".into());
-    }
-    let ids: Vec<i64> = rows.into_iter().map(|(id, _)| id).collect();
+    let rows: Vec<Row> = conn.exec(CLAIM, (limit,)).await?;
+    let ids: Option<Vec<i64>> = rows.iter().map(|row| row.get("id")).collect();
+    let ids = ids.ok_or("a claim brought a job without an id")?;
     if !ids.is_empty() {
         conn.exec_drop(listed(LEASE, "?", ids.len()), values(&ids)).await?;
     }
@@ -70,19 +71,28 @@ pub(crate) async fn settle(conn: &mut Conn, ids: &[i64]) -> Result {
     Ok(())
 }
 
-/// Claims and settles batches until nothing is left.
-pub(crate) async fn drain(mut conn: Conn) -> Result<usize> {
-    let mut sum = 0;
+/// Claims and settles batches until nothing is left: while one is settled, the next is claimed, each on a connection of its own, as
+/// the store's lanes do. How many jobs it were.
+pub(crate) async fn drain(mut claimer: Conn, mut settler: Conn) -> Result<usize> {
+    let (mut batch, mut sum) = (Vec::new(), 0);
     loop {
-        let ids = claim(&mut conn, BATCH).await?;
-        if ids.is_empty() {
+        let (settled, next) = tokio::join!(settle_batch(&mut settler, &batch), claim(&mut claimer, BATCH));
+        settled?;
+        sum += batch.len();
+        batch = next?;
+        if batch.is_empty() {
             return Ok(sum);
         }
-        conn.query_drop("START TRANSACTION").await?;
-        settle(&mut conn, &ids).await?;
-        conn.query_drop("COMMIT").await?;
-        sum += ids.len();
     }
+}
+
+async fn settle_batch(conn: &mut Conn, ids: &[i64]) -> Result {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    conn.query_drop("START TRANSACTION").await?;
+    settle(conn, ids).await?;
+    Ok(conn.query_drop("COMMIT").await?)
 }
 
 fn listed(text: &str, item: &str, count: usize) -> String {

@@ -26,11 +26,12 @@ async fn limit(bench: &Bench) -> Result<f64> {
     let jobs = bench.options.sizes.drain;
     let ground = Ground::new(&bench.url, 1).await?;
     ground.fill(jobs).await?;
-    let clients = bare::clients(&ground.url, 2 * bench.options.lanes).await?;
+    let claimers = bare::clients(&ground.url, bench.options.lanes).await?;
+    let settlers = bare::clients(&ground.url, bench.options.lanes).await?;
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for client in clients {
-        tasks.spawn(bare::drain(client));
+    for (claimer, settler) in claimers.into_iter().zip(settlers) {
+        tasks.spawn(bare::drain(claimer, settler));
     }
     while let Some(drained) = tasks.join_next().await {
         drained??;

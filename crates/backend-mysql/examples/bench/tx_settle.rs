@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use diesel::sql_types::BigInt;
+use diesel::ExpressionMethods;
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, RunQueryDsl};
 use leasehold_core::{Dequeue, Json, Receipt, Settled, Store, TxStore};
 use leasehold_mysql::{MysqlStore, TxError};
@@ -15,6 +15,13 @@ use crate::{Bench, Rates, Result, bare};
 
 const WRITE: &str = "INSERT INTO ledger (job, entry) VALUES (?, 'done')";
 const TASKS: usize = 8;
+
+diesel::table! {
+    ledger (job) {
+        job -> BigInt,
+        entry -> Text,
+    }
+}
 
 pub(crate) async fn round(bench: &Bench) -> Result<Rates> {
     Ok(Rates { ours: ours(bench).await?, limit: limit(bench).await? })
@@ -45,7 +52,8 @@ async fn ours(bench: &Bench) -> Result<f64> {
 
 async fn settle(store: &MysqlStore, conn: &mut AsyncMysqlConnection, receipt: Receipt) -> Result {
     let settled = conn.transaction(async |conn| {
-        diesel::sql_query(WRITE).bind::<BigInt, _>(receipt.job.get()).execute(conn).await?;
+        let entry = (ledger::job.eq(receipt.job.get()), ledger::entry.eq("done"));
+        diesel::insert_into(ledger::table).values(entry).execute(conn).await?;
         Ok::<_, TxError>(store.ack_in(conn, &receipt, Json::null()).await?)
     });
     let _settled: Settled = settled.await?;

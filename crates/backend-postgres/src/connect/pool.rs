@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool::managed::Manager;
-use diesel::ConnectionError;
 use diesel_async::AsyncPgConnection;
-use diesel_async::pooled_connection::PoolError;
 use diesel_async::pooled_connection::deadpool::Pool;
 use futures_util::FutureExt;
 use leasehold_core::Result;
@@ -46,17 +43,5 @@ pub(crate) fn beside(
     connections: usize,
     wait: Duration,
 ) -> Result<Pool<AsyncPgConnection>> {
-    let pool = pool.clone();
-    let open = move || {
-        let pool = pool.clone();
-        async move { pool.manager().create().await.map_err(refused) }.boxed()
-    };
-    leasehold_sql::pool::pool(open, Size { connections, wait, create: CREATE }, CHECKS)
-}
-
-fn refused(error: PoolError) -> ConnectionError {
-    match error {
-        PoolError::ConnectionError(error) => error,
-        error => ConnectionError::BadConnection(error.to_string()),
-    }
+    leasehold_sql::pool::beside(pool, Size { connections, wait, create: CREATE }, CHECKS)
 }

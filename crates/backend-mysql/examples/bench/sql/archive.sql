@@ -3,4 +3,5 @@ INSERT INTO job_history
      last_error, redrives, processed_by, created_at, started_at, finished_at)
 SELECT id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, 'completed', 'null',
        last_error, redrives, locked_by, created_at, first_leased_at, UTC_TIMESTAMP(6)
-FROM job_queue FORCE INDEX (PRIMARY) WHERE id IN ({list})
+FROM job_queue FORCE INDEX (PRIMARY) WHERE id IN ({list}) AND lease_epoch = 1 AND lease_until IS NOT NULL
+FOR UPDATE
