@@ -33,12 +33,22 @@ pub enum Backend {
     Redis,
     /// A Valkey server.
     Valkey,
+    /// A cluster of Redis servers.
+    Cluster,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Memory, Self::Sqlite, Self::Postgres, Self::Mysql, Self::Mariadb, Self::Redis, Self::Valkey];
+    pub const ALL: [Self; 8] = [
+        Self::Memory,
+        Self::Sqlite,
+        Self::Postgres,
+        Self::Mysql,
+        Self::Mariadb,
+        Self::Redis,
+        Self::Valkey,
+        Self::Cluster,
+    ];
 
     /// The name, in small letters.
     pub fn name(self) -> &'static str {
@@ -50,6 +60,7 @@ impl Backend {
             Self::Mariadb => "mariadb",
             Self::Redis => "redis",
             Self::Valkey => "valkey",
+            Self::Cluster => "redis_cluster",
         }
     }
 
@@ -118,13 +129,13 @@ impl Ground {
             Backend::Sqlite => Arc::new(SqliteStore::connect(&self.place).await?),
             Backend::Postgres => Arc::new(self.postgres().await?),
             Backend::Mysql | Backend::Mariadb => Arc::new(self.mysql().await?),
-            Backend::Redis | Backend::Valkey => Arc::new(self.redis().await?),
+            Backend::Redis | Backend::Valkey | Backend::Cluster => Arc::new(self.redis().await?),
         })
     }
 
     async fn migrated(&self) -> Result {
         match self.backend {
-            Backend::Memory | Backend::Redis | Backend::Valkey => Ok(()),
+            Backend::Memory | Backend::Redis | Backend::Valkey | Backend::Cluster => Ok(()),
             Backend::Sqlite => Ok(SqliteStore::connect(&self.place).await?.migrate().await?),
             Backend::Postgres => Ok(self.postgres().await?.migrate().await?),
             Backend::Mysql | Backend::Mariadb => Ok(self.mysql().await?.migrate().await?),

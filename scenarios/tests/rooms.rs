@@ -24,6 +24,7 @@ macro_rules! on_every_backend {
         on_every_backend!(@mariadb Mariadb $($scenario)*);
         on_every_backend!(@redis Redis $($scenario)*);
         on_every_backend!(@valkey Valkey $($scenario)*);
+        on_every_backend!(@cluster Cluster $($scenario)*);
     };
     (@$module:ident $backend:ident $($scenario:ident)*) => {
         mod $module {
