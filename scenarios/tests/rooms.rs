@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use leasehold_core::{EventKind, JobKind, NewJob, Queues, Store};
-use leasehold_scenarios::{Backend, Counted, Crew, Ground, Message, Span, fifo, fill, in_order};
+use leasehold_scenarios::{Backend, Counted, Crew, Gate, Ground, Message, Span, fifo, fill, in_order};
 use leasehold_worker::{Context, Worker, WorkerEvent, WorkerHandle};
 use tokio::sync::{mpsc, watch};
 
@@ -52,6 +52,13 @@ struct Scene {
     wanted: usize,
 }
 
+/// One worker of a scene.
+#[derive(Clone)]
+struct Part {
+    scene: Arc<Scene>,
+    gate: Option<Arc<Gate>>,
+}
+
 impl Scene {
     fn new(wanted: usize) -> (Arc<Self>, mpsc::UnboundedReceiver<Span>) {
         let (spans, handled) = mpsc::unbounded_channel();
@@ -59,8 +66,8 @@ impl Scene {
     }
 }
 
-async fn handle(message: Message, context: Context<Arc<Scene>>) {
-    let (scene, queue, began) = (context.state(), context.queue().to_string(), Span::now());
+async fn handle(message: Message, context: Context<Part>) {
+    let (scene, queue, began) = (&context.state().scene, context.queue().to_string(), Span::now());
     let count = {
         let mut running = scene.running.lock().unwrap();
         assert!(running.insert(queue.clone()) || scene.wanted == 0, "{queue} is served twice at once");
@@ -68,12 +75,15 @@ async fn handle(message: Message, context: Context<Arc<Scene>>) {
     };
     scene.most.send_if_modified(|most| count > std::mem::replace(most, count.max(*most)));
     scene.most.subscribe().wait_for(|most| *most >= scene.wanted).await.unwrap();
+    if let Some(gate) = &context.state().gate {
+        gate.pass().await;
+    }
     scene.running.lock().unwrap().remove(&queue);
     scene.spans.send(Span { queue, place: message.place, began, ended: Span::now() }).unwrap();
 }
 
-fn worker(store: Arc<dyn Store>, scene: &Arc<Scene>) -> WorkerHandle {
-    let worker = Worker::builder(store).queue("room:*").concurrency(SLOTS).state(Arc::clone(scene));
+fn worker(store: Arc<dyn Store>, queues: &str, part: Part) -> WorkerHandle {
+    let worker = Worker::builder(store).queue(queues).concurrency(SLOTS).state(part);
     worker.handle::<Message>(handle).start().unwrap()
 }
 
@@ -96,7 +106,7 @@ async fn queues_nobody_has_heard_of_are_served_in_order_and_in_parallel(backend:
     fifo(&*store, "room:*").await.unwrap();
     let queues: Vec<String> = ('A'..='N').map(|letter| format!("room:{letter}")).collect();
     let (scene, mut handled) = Scene::new(SLOTS);
-    let worker = worker(ground.open().await.unwrap(), &scene);
+    let worker = worker(ground.open().await.unwrap(), "room:*", Part { scene, gate: None });
     let mut told = store.subscribe(&"room:*".parse::<Queues>().unwrap()).await.unwrap();
     let mut leased = worker.events();
     for place in 1..=5 {
@@ -174,8 +184,8 @@ async fn in_this_process(ground: &Ground, queues: &[String], messages: u32) -> u
     let mut workers = Vec::new();
     for _ in 0..2 {
         let (store, counts) = Counted::new(ground.open().await.unwrap());
-        let worker = Worker::builder(store).queue(pattern).concurrency(SLOTS).state(Arc::clone(&scene));
-        workers.push((worker.handle::<Message>(handle).start().unwrap(), counts));
+        let part = Part { scene: Arc::clone(&scene), gate: Some(Arc::new(Gate::new(SLOTS))) };
+        workers.push((worker(store, pattern, part), counts));
     }
     let spans = take(&mut handled, jobs).await;
     if queues.len() > 1 {
@@ -198,7 +208,7 @@ async fn a_busy_queue_does_not_starve_the_others(backend: Backend) {
     fill(&*store, &["room:busy".to_owned()], 100_000).await.unwrap();
     fill(&*store, &small, 10).await.unwrap();
     let (scene, mut handled) = Scene::new(0);
-    let worker = worker(ground.open().await.unwrap(), &scene);
+    let worker = worker(ground.open().await.unwrap(), "room:*", Part { scene, gate: None });
     let (mut left, mut done) = (small.len() * 10, 0);
     while left > 0 {
         let span = handled.recv().await.unwrap();
