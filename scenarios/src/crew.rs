@@ -73,7 +73,7 @@ impl Crew {
                     finding.memory_kib = finding.memory_kib.max(memory.parse()?);
                 }
                 None => {
-                    spans.push(Span::parse(&line).ok_or_else(|| Error::from(format!("what is {line:?}?")))?)
+                    spans.push(Span::parse(&line).ok_or_else(|| Error::from(format!("what is {line:?}?")))?);
                 }
             }
         }

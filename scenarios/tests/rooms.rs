@@ -1,4 +1,5 @@
 //! Rooms: many queues in order, by few workers, on every backend.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests may")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
