@@ -69,11 +69,13 @@ local function remove(base, set, member)
     local removed = changes(base, set).removed
     removed[#removed + 1] = member
 end
-local function add(base, set, member)
-    local added = changes(base, set).added
+local function push(added, member)
     local count = #added
     added[count + 1] = 0
     added[count + 2] = member
+end
+local function add(base, set, member)
+    push(changes(base, set).added, member)
 end
 local function flush()
     for base, of in pairs(sets) do
@@ -187,13 +189,16 @@ local function rank(priority, available_at, id)
 end
 
 -- A job that waits is in `ready` by rank and in `due` by time, and if it was tried before in `retried` by time.
-local function place_waiting(base, member, attempts)
-    local by_time = string.sub(member, 11)
-    if string.sub(by_time, 1, 18) > now then
+local function await(base, available_at)
+    if available_at > now then
         touched[base] = true
     elseif touched[base] == nil then
         touched[base] = false -- one more is due: that is all to know
     end
+end
+local function place_waiting(base, member, attempts)
+    local by_time = string.sub(member, 11)
+    await(base, string.sub(by_time, 1, 18))
     add(base, ':ready', member)
     add(base, ':due', by_time)
     if attempts > 0 then

@@ -1,6 +1,7 @@
 -- Accepts jobs: all of them, since a script is not interrupted (E1). They have reserved places in the sequence of all jobs, or
--- there is but one shard and the places are taken here. Each answer is an id, and whether it is that of a job that was there
--- already.
+-- there is but one shard and the places are taken here. What jobs have in common comes first, once for all that share it. The answer
+-- has the place before the first, the numbers of the queues, and for jobs that were there already which they are: the
+-- other ids follow from these.
 
 -- The number of a queue, which it gets with its first job. Numbers of forgotten queues are given again when there are no
 -- others; what anybody knows of them is wrong then, so that the stamp changes.
@@ -30,7 +31,7 @@ local function register(base, shards, place)
     return number
 end
 
-local shards, place_of_shard, jobs = number(), number(), number()
+local shards, place_of_shard, shape_count, jobs = number(), number(), number(), number()
 local numbers = {}
 for index = 1, queue_count do
     numbers[index] = register(queue(index), shards, place_of_shard)
@@ -42,31 +43,47 @@ for index = 1, queue_count do
         return redis.error_reply('FULL there are as many queues as can be at once')
     end
 end
-local sequence = shards == 1 and redis.call('INCRBY', shard .. ':sequence', jobs) - jobs
-local answers = {}
-for index = 1, jobs do
-    local at, place_in_sequence, kind, priority = number(), arg(), arg(), arg()
-    local base = queue(at)
-    local id = string.format('%013.0f%06d', sequence and sequence + index or place_in_sequence, numbers[at]) -- E10
-    local unique_key, payload, headers, max_attempts = arg(), arg(), arg(), arg()
+local shapes = {}
+for index = 1, shape_count do
+    local at, kind, priority, headers, max_attempts = number(), arg(), arg(), arg(), arg()
     local available_at = schedule()
-    local winner = unique_key ~= '' and redis.call('HGET', base .. ':unique', unique_key)
+    local base = queue(at)
+    shapes[index] = {
+        base = base, kind = kind, priority = priority, headers = headers, max_attempts = max_attempts,
+        available_at = available_at, id = string.format('%06d', numbers[at]), keyed = arg() == '1',
+        rank = rank(priority, available_at, ''), live = changes(base, ':live').added,
+        ready = changes(base, ':ready').added, due = changes(base, ':due').added,
+    }
+end
+local sequence = shards == 1 and redis.call('INCRBY', shard .. ':sequence', jobs) - jobs
+local known = {}
+for index = 1, jobs do
+    local shape = shapes[number()]
+    local id = string.format('%013.0f', sequence and sequence + index or arg()) .. shape.id -- E10
+    local base, available_at = shape.base, shape.available_at
+    local unique_key = shape.keyed and arg()
+    local payload = arg()
+    local winner = unique_key and redis.call('HGET', base .. ':unique', unique_key)
     if winner then
-        answers[index] = { winner, 1 } -- E3, E4
+        known[#known + 1] = { index, winner } -- E3, E4
     else
-        answers[index] = { id, 0 }
         local key = base .. ':' .. id
-        redis.call('HSET', key, 'kind', kind, 'priority', priority, 'payload', payload, 'headers', headers,
-            'attempts', 0, 'max_attempts', max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0,
+        redis.call('HSET', key, 'kind', shape.kind, 'priority', shape.priority, 'payload', payload, 'headers', shape.headers,
+            'attempts', 0, 'max_attempts', shape.max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0,
             'created_at', now, 'updated_at', now) -- E11
-        if unique_key ~= '' then
+        if unique_key then
             redis.call('HSET', key, 'unique_key', unique_key)
             redis.call('HSET', base .. ':unique', unique_key, id)
         end
-        add(base, ':live', id)
-        wait(base, id, { priority = priority, available_at = available_at, attempts = 0, max_attempts = 1 })
+        if not shape.is_awaited then
+            await(base, available_at)
+            shape.is_awaited = true
+        end
+        push(shape.live, id)
+        push(shape.ready, shape.rank .. id)
+        push(shape.due, available_at .. id)
         tell('enqueued', base, id)
     end
 end
 conclude()
-return answers
+return { sequence or 0, numbers, known }

@@ -13,6 +13,11 @@ pub(crate) fn queue(id: JobId) -> Option<u32> {
     u32::try_from(id.get() % QUEUES).ok().filter(|queue| id.get() > QUEUES && *queue > 0)
 }
 
+/// The id of the job with this place in the sequence of all, in the queue with this number.
+pub(crate) fn of(sequence: i64, queue: i64) -> JobId {
+    JobId::new(sequence * QUEUES + queue)
+}
+
 /// As keys and indexes have it: text that sorts as numbers do.
 pub(crate) fn text(id: JobId) -> String {
     format!("{:019}", id.get())
@@ -31,6 +36,7 @@ mod tests {
     fn an_id_tells_its_queue() {
         let (first, second) = (JobId::new(17_999_999), JobId::new(18_000_001));
         assert_eq!((queue(first), queue(second)), (Some(999_999), Some(1)));
+        assert_eq!(of(18, 1), second);
         assert_eq!(parse(&text(second)), Some(second));
         assert!(text(first) < text(second));
     }

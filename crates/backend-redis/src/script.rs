@@ -77,11 +77,8 @@ impl Call {
 
     /// What `schedule()` reads.
     pub(crate) fn schedule(&mut self, schedule: Schedule) -> &mut Self {
-        match schedule {
-            Schedule::Now => self.arg("now").arg(""),
-            Schedule::After(delay) => self.arg("after").arg(micros(delay.get())),
-            Schedule::At(time) => self.arg("at").arg(row::time_text(time.get())),
-        }
+        let (mode, value) = schedule_words(schedule);
+        self.arg(mode).arg(value)
     }
 
     /// What `read_backoff()` reads.
@@ -110,6 +107,15 @@ impl Call {
             command.arg(word.as_slice());
         }
         command
+    }
+}
+
+/// The two words that `schedule()` reads.
+pub(crate) fn schedule_words(schedule: Schedule) -> (&'static str, String) {
+    match schedule {
+        Schedule::Now => ("now", String::new()),
+        Schedule::After(delay) => ("after", micros(delay.get()).to_string()),
+        Schedule::At(time) => ("at", row::time_text(time.get())),
     }
 }
 

@@ -217,18 +217,7 @@ async fn hear(shared: &Shared, message: &Msg) -> Result<()> {
 
 fn parse(line: &str) -> Option<(EventKind, JobId)> {
     let (kind, job) = line.split_once(' ')?;
-    let kind = match kind {
-        "enqueued" => EventKind::Enqueued,
-        "leased" => EventKind::Leased,
-        "settled" => EventKind::Settled,
-        "retried" => EventKind::Retried,
-        "dead_lettered" => EventKind::DeadLettered,
-        "reclaimed" => EventKind::Reclaimed,
-        "redriven" => EventKind::Redriven,
-        "lease_lost" => EventKind::LeaseLost,
-        _ => return None,
-    };
-    Some((kind, id::parse(job)?))
+    Some((EventKind::named(kind)?, id::parse(job)?))
 }
 
 /// Whether a job of the queue may have become leasable by this (W1).

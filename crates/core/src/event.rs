@@ -57,6 +57,23 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Every kind.
+    pub const ALL: [Self; 8] = [
+        Self::Enqueued,
+        Self::Leased,
+        Self::Settled,
+        Self::Retried,
+        Self::DeadLettered,
+        Self::Reclaimed,
+        Self::Redriven,
+        Self::LeaseLost,
+    ];
+
+    /// The kind with this [name](Self::as_str), if there is one.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// The name, as in metrics and messages.
     pub fn as_str(self) -> &'static str {
         match self {
