@@ -8,7 +8,7 @@ use diesel::sql_types::BigInt;
 use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
-use leasehold_sql::{Subscribers, TablePrefix};
+use leasehold_sql::{Gatherer, Subscribers, TablePrefix};
 
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
@@ -20,6 +20,9 @@ use crate::{MysqlStore, Shared};
 
 /// What else is in a packet beside a document.
 const PACKET_REST: usize = 1 << 16;
+
+/// So many single jobs are on their way, each in its own statement, before others wait and go together.
+const FLIGHTS: usize = 2;
 
 /// The settings of a [`MysqlStore`]. What is not said is as [`MysqlStore::connect`] has it.
 #[derive(Debug, Clone)]
@@ -137,6 +140,7 @@ impl MysqlStoreBuilder {
             hub: Arc::new(Subscribers::default()),
             poller: std::sync::Once::new(),
             memory: Memory::default(),
+            gatherer: Gatherer::new(FLIGHTS),
             deadlocks: AtomicU64::new(0),
             capabilities,
             prefix: self.prefix.clone(),

@@ -78,7 +78,7 @@ use leasehold_core::{
     QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record,
     Redrive, Redriven, Result, SettleOutcome, Store, StoreError, Verdict, Wakeups, backend,
 };
-use leasehold_sql::Subscribers;
+use leasehold_sql::{Courier, Gatherer, Subscribers};
 pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::MysqlStoreBuilder;
@@ -103,6 +103,7 @@ pub(crate) struct Shared {
     hub: Arc<Subscribers>,
     poller: Once,
     memory: Memory,
+    gatherer: Arc<Gatherer>,
     deadlocks: AtomicU64,
     capabilities: Capabilities,
     prefix: TablePrefix,
@@ -172,6 +173,13 @@ impl fmt::Debug for MysqlStore {
 }
 
 #[async_trait]
+impl Courier for Shared {
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.run("enqueue", jobs.to_vec(), |s, _, jobs| Box::pin(enqueue::enqueue(s, jobs))).await
+    }
+}
+
+#[async_trait]
 impl Store for MysqlStore {
     fn capabilities(&self) -> Capabilities {
         self.shared.capabilities
@@ -183,10 +191,13 @@ impl Store for MysqlStore {
 
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.shared.capabilities)?;
-        if jobs.is_empty() {
-            return Ok(Vec::new()); // I2
+        match jobs {
+            [] => Ok(Vec::new()), // I2
+            [job] if job.unique_key().is_none() => {
+                self.shared.gatherer.enqueue(&self.shared, job).await.map(|answer| vec![answer])
+            }
+            _ => self.shared.send(jobs).await,
         }
-        self.shared.run("enqueue", jobs.to_vec(), |s, _, jobs| Box::pin(enqueue::enqueue(s, jobs))).await
     }
 
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {

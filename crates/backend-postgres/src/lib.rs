@@ -183,7 +183,7 @@ impl Shared {
 
 #[async_trait]
 impl Courier for Shared {
-    async fn send(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         let first = self.hub.first_word(jobs);
         let mut conn = self.connection("enqueue").await?;
         let answer = match &first {

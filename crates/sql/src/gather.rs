@@ -20,7 +20,7 @@ const BYTES: usize = 256 * 1024;
 #[async_trait]
 pub trait Courier: Send + Sync + 'static {
     /// Accepts all of these jobs or none. The answers are in the order of the jobs.
-    async fn send(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 }
 
 /// Jobs on their way, and those that wait until some of them have arrived.
@@ -97,7 +97,7 @@ impl<S: Courier> Flight<S> {
             if group.is_empty() {
                 return;
             }
-            deliver(&*self.sender, group).await;
+            deliver(&self.sender, group).await;
         }
     }
 }
@@ -136,7 +136,7 @@ impl State {
 }
 
 /// Sends a group, and tells everybody in it.
-async fn deliver<S: Courier>(sender: &S, group: Vec<Waiting>) {
+async fn deliver<S: Courier>(sender: &Arc<S>, group: Vec<Waiting>) {
     let (jobs, callers): (Vec<NewJob>, Vec<_>) =
         group.into_iter().map(|waiting| (waiting.job, waiting.answer)).unzip();
     match sender.send(&jobs).await {

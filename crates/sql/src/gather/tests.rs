@@ -19,7 +19,7 @@ fn slow() -> (Arc<Slow>, mpsc::UnboundedReceiver<Vec<String>>) {
 
 #[async_trait]
 impl Courier for Slow {
-    async fn send(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         let kinds: Vec<String> = jobs.iter().map(|job| job.kind().to_string()).collect();
         self.sent.send(kinds.clone()).unwrap();
         self.permits.acquire().await.unwrap().forget();
