@@ -15,8 +15,8 @@
 //! 2. a later claim whose snapshot has an `xmin` of at least that, so that all those transactions have ended, and which
 //!    has looked at everything below the place again, *proves* it.
 //!
-//! A statement takes its time a little before its snapshot; for that, places later than [`MARGIN_US`] before now are not
-//! proposed. What somebody writes by hand, and a clock that is set back, can still put a job below a floor: so every
+//! A statement takes its time a little before its transaction gets its number; for that, places later than [`margin_us`] before
+//! now are not proposed. What somebody writes by hand, and a clock that is set back, can still put a job below a floor: so every
 //! [`SWEEP`] a claim looks from the very beginning, and if it finds such a job, all floors are forgotten.
 
 use std::collections::HashMap;
@@ -28,8 +28,11 @@ use leasehold_core::{Job, QueueName};
 
 use crate::statement::Param;
 
-/// Jobs younger than this are always looked at.
-const MARGIN_US: i64 = 100_000;
+/// Jobs younger than this are always looked at: at least, and at most.
+const MARGIN_US: (i64, i64) = (25_000, 100_000);
+
+/// A server that is so busy that a claim takes long may also take long to begin with a statement.
+const CLAIMS: i64 = 20;
 
 /// How often a claim looks from the beginning: after this time, or fifty times as long as that took, so that it never
 /// costs more than a fiftieth.
@@ -170,7 +173,7 @@ impl State {
     fn raise(&mut self, queue: &QueueName, claim: &Claim, end: &End) {
         for (priority, floor) in self.floors.get_mut(queue).into_iter().flatten() {
             if let Some(place) = end.at(*priority) {
-                floor.raise(place.min((claim.now_us - MARGIN_US, 0)), claim);
+                floor.raise(place.min((claim.now_us - margin_us(claim), 0)), claim);
             }
         }
     }
@@ -188,6 +191,11 @@ impl Floor {
             None => self.proposed = Some((place, claim.xmax)),
         }
     }
+}
+
+/// How long before a claim jobs must have been written for it to have seen all of them, if their transactions are over.
+fn margin_us(claim: &Claim) -> i64 {
+    claim.search_us.saturating_mul(CLAIMS).clamp(MARGIN_US.0, MARGIN_US.1)
 }
 
 /// Up to where a claim has left nothing.
