@@ -1,6 +1,7 @@
 //! A fresh database, for one side of one round.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use leasehold_mysql::MysqlStore;
 use mysql_async::Conn;
@@ -10,6 +11,10 @@ use crate::bare::connect;
 use crate::{Result, load};
 
 const FILL: &str = include_str!("sql/fill.sql");
+/// So few pages to be written are as good as none: the server makes some by itself.
+const DIRTY_PAGES: u64 = 100;
+/// What takes longer than this is not waited for.
+const WRITING: Duration = Duration::from_secs(60);
 const LEDGER: &str = "CREATE TABLE ledger (job BIGINT NOT NULL, entry TEXT NOT NULL) ENGINE = InnoDB";
 
 pub(crate) struct Ground {
@@ -45,7 +50,8 @@ impl Ground {
         let fill = FILL.replace("{jobs}", &jobs.to_string()).replace("{payload}", &load::payload());
         let mut conn = self.connection().await?;
         conn.query_drop(fill).await?;
-        Ok(conn.query_drop("ANALYZE TABLE job_queue").await?)
+        conn.query_drop("ANALYZE TABLE job_queue").await?;
+        write_all(&mut conn).await
     }
 
     /// Sees that there are so many live jobs and so many in the history.
@@ -68,4 +74,23 @@ impl Ground {
         let drop = format!("DROP DATABASE {}", self.name);
         Ok(self.connection().await?.query_drop(drop).await?)
     }
+}
+
+/// Waits until the server has written what was put there, which would otherwise go on beside what is measured: as CHECKPOINT
+/// does on Postgres.
+async fn write_all(conn: &mut Conn) -> Result {
+    let percent: Option<f64> = conn.query_first("SELECT @@GLOBAL.innodb_max_dirty_pages_pct").await?;
+    conn.query_drop("SET GLOBAL innodb_max_dirty_pages_pct = 0").await?;
+    let waiting = Instant::now();
+    while dirty_pages(conn).await? > DIRTY_PAGES && waiting.elapsed() < WRITING {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let percent = percent.ok_or("the server does not say when it writes")?;
+    Ok(conn.query_drop(format!("SET GLOBAL innodb_max_dirty_pages_pct = {percent}")).await?)
+}
+
+async fn dirty_pages(conn: &mut Conn) -> Result<u64> {
+    let status = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'";
+    let row: Option<(String, u64)> = conn.query_first(status).await?;
+    Ok(row.ok_or("the server does not count its pages")?.1)
 }

@@ -29,6 +29,9 @@ use crate::measure::Measure;
 
 type Options = leasehold_bench::options::Options<Measure>;
 
+/// Room for a million jobs, as a server for a million jobs has. What it comes with is for trying it out.
+const MEMORY: [(&str, &str); 1] = [("innodb-buffer-pool-size", "1G")];
+
 /// How long a storm lasts if nothing is said.
 const STORM: u64 = 60;
 
@@ -52,7 +55,7 @@ fn main() -> Result {
     let given = std::env::var(variable).ok().filter(|url| !url.is_empty());
     let server = match given {
         Some(_) => None,
-        None => Some(Mysql::start_with(flavor, Settings::Durable, &[])?),
+        None => Some(Mysql::start_with(flavor, Settings::Durable, &MEMORY)?),
     };
     let url = given.or_else(|| server.as_ref().map(Mysql::url)).unwrap_or_default();
     let bench = Bench { url, options, _server: server };
