@@ -144,7 +144,7 @@ impl Ground {
 
     async fn postgres(&self) -> Result<PgStore> {
         let schema = Schema::new(self.place.as_str())?;
-        Ok(PgStore::builder().schema(schema).connect(&self.backend.url()?).await?)
+        Ok(PgStore::builder().schema(schema).events(true).connect(&self.backend.url()?).await?)
     }
 
     async fn mysql(&self) -> Result<MysqlStore> {

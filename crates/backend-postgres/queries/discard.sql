@@ -11,4 +11,4 @@ WITH finished AS (
     FROM finished f
     WHERE coalesce((SELECT p.archive FROM {schema}.effective_policy(f.queue_name) p), 'all') = 'all' -- P7
 )
-SELECT queue_name FROM finished
+SELECT queue_name, true FROM finished

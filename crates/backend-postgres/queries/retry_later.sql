@@ -8,4 +8,4 @@ UPDATE {schema}.job_queue SET
         timestamptz '9999-12-31 23:59:59.999999+00'))),
     updated_at = statement_timestamp()
 WHERE id = $1::bigint
-RETURNING queue_name
+RETURNING queue_name, true

@@ -13,12 +13,12 @@ use crate::statement::{Param, Statement};
 /// How often a redrive that lost a race for a unique key is tried again.
 const RACES: u32 = 100;
 
-/// Puts dead letters back into their queues. Answers with the queues that got any, too.
+/// Puts dead letters back into their queues. Answers with those that are back and their queues, too.
 pub(crate) async fn redrive(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     request: &Redrive,
-) -> Result<(Redriven, Vec<String>), Failure> {
+) -> Result<(Redriven, Vec<(JobId, String)>), Failure> {
     for _ in 0..RACES {
         match redrive_once(conn, sql, request).await {
             Err(failure) if failure.is_race() => {}
@@ -32,7 +32,7 @@ async fn redrive_once(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     request: &Redrive,
-) -> Result<(Redriven, Vec<String>), Failure> {
+) -> Result<(Redriven, Vec<(JobId, String)>), Failure> {
     let selection = Selection::of(&request.queues);
     let params = vec![
         selection.names(),
@@ -49,10 +49,11 @@ async fn redrive_once(
     for (id, queue) in rows {
         let list = if queue.is_some() { &mut answer.jobs } else { &mut answer.conflicts };
         list.push(JobId::new(id));
-        queues.extend(queue);
+        queues.extend(queue.map(|queue| (JobId::new(id), queue)));
     }
     answer.jobs.sort_unstable();
     answer.conflicts.sort_unstable();
+    queues.sort_unstable();
     Ok((answer, queues))
 }
 

@@ -44,6 +44,7 @@ mod connect;
 mod dequeue;
 mod enqueue;
 mod error;
+mod events;
 mod facts;
 mod heartbeat;
 mod history;
@@ -74,10 +75,10 @@ use chrono::{DateTime, Utc};
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::{Object, Pool};
 use leasehold_core::{
-    BatchSize, Capabilities, Dequeue, Enqueued, Explanation, FinishedJob, HeartbeatOutcome, HistoryFilter,
-    Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies, Prune, QueueName,
-    QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record,
-    Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
+    BatchSize, Capabilities, Dequeue, Enqueued, Events, Explanation, FinishedJob, HeartbeatOutcome,
+    HistoryFilter, Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, NextAvailable, Page, Policies,
+    Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus,
+    Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
 
 use leasehold_sql::{Courier, Gatherer};
@@ -86,6 +87,7 @@ pub use crate::builder::PgStoreBuilder;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
+use crate::events::News;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 pub use crate::tx::TxError;
@@ -176,6 +178,13 @@ impl fmt::Debug for PgStore {
 }
 
 impl Shared {
+    /// Tells what has happened, to those who subscribe to events.
+    fn tell(&self, news: impl FnOnce() -> News) {
+        if self.hub.has_bulletin() {
+            self.hub.tell(&self.own, &self.sql, news());
+        }
+    }
+
     fn wake<N: AsRef<str>>(&self, queues: impl IntoIterator<Item = N>) {
         self.hub.wake(&self.own, &self.sql, queues);
     }
@@ -185,7 +194,7 @@ impl Shared {
 impl Courier for Shared {
     async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         let first = self.hub.first_word(jobs);
-        let mut conn = self.connection("enqueue").await?;
+        let (mut conn, at) = self.connection_at("enqueue").await?;
         let answer = match &first {
             Some((job, word)) => {
                 enqueue::enqueue_first(&mut conn, &self.sql, job, self.hub.channel(), word).await
@@ -193,6 +202,7 @@ impl Courier for Shared {
             None => enqueue::enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
         };
         let (answers, others_told) = conn.judge(answer, Write)?;
+        self.tell(|| News::enqueued(jobs, &answers, at));
         let queues = jobs.iter().map(|job| job.queue());
         if others_told {
             self.hub.wake_here(queues.map(|queue| queue.as_str()));
@@ -229,7 +239,9 @@ impl Store for PgStore {
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
         let mut conn = self.shared.connection("dequeue").await?;
         let answer = dequeue::dequeue(&mut conn, &self.shared.sql, &self.shared.memory, request).await;
-        conn.judge(answer, Write)
+        let jobs = conn.judge(answer, Write)?;
+        self.shared.tell(|| News::leased(&jobs));
+        Ok(jobs)
     }
 
     async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
@@ -237,9 +249,11 @@ impl Store for PgStore {
         if items.is_empty() {
             return Ok(Vec::new()); // I2
         }
-        let mut conn = self.shared.connection("settle").await?;
+        let receipts = items.iter().map(|(receipt, _)| receipt);
+        let (mut conn, places) = self.shared.connection_with_places("settle", receipts.clone()).await?;
         let answer = settle::settle(&mut conn, &self.shared.sql, items).await;
         let settling = conn.judge(answer, Write)?;
+        self.shared.tell(|| News::settled(receipts.zip(&settling.outcomes), &places));
         self.shared.wake(settling.wake);
         Ok(settling.outcomes)
     }
@@ -251,13 +265,16 @@ impl Store for PgStore {
         }
         let mut conn = self.shared.connection("heartbeat").await?;
         let answer = heartbeat::heartbeat(&mut conn, &self.shared.sql, receipts, extend).await;
-        conn.judge(answer, Write)
+        let outcomes = conn.judge(answer, Write)?;
+        self.shared.tell_lost(receipts, &outcomes).await;
+        Ok(outcomes)
     }
 
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
-        let mut conn = self.shared.connection("reclaim").await?;
+        let (mut conn, at) = self.shared.connection_at("reclaim").await?;
         let answer = reclaim::reclaim(&mut conn, &self.shared.sql, limit).await;
         let reclaimed = conn.judge(answer, Write)?;
+        self.shared.tell(|| News::reclaimed(&reclaimed, at));
         self.shared.wake(reclaimed.iter().map(|job| &job.queue));
         Ok(reclaimed)
     }
@@ -266,9 +283,12 @@ impl Store for PgStore {
         if let Intervention::Discard { reason } = intervention {
             backend::check_document("reason", reason, &self.shared.capabilities)?;
         }
-        let mut conn = self.shared.connection("intervene").await?;
+        let (mut conn, at) = self.shared.connection_at("intervene").await?;
         let answer = intervene::intervene(&mut conn, &self.shared.sql, id, intervention).await;
-        let queue = conn.judge(answer, Write)??;
+        let (queue, is_changed) = conn.judge(answer, Write)??;
+        if is_changed {
+            self.shared.tell(|| News::intervened(id, intervention, &queue, at));
+        }
         self.shared.wake([queue]);
         Ok(())
     }
@@ -293,10 +313,11 @@ impl Store for PgStore {
 
     async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
         backend::check_ids(request.ids.as_deref())?;
-        let mut conn = self.shared.connection("redrive").await?;
+        let (mut conn, at) = self.shared.connection_at("redrive").await?;
         let answer = history::redrive(&mut conn, &self.shared.sql, request).await;
-        let (redriven, queues) = conn.judge(answer, Write)?;
-        self.shared.wake(queues);
+        let (redriven, back) = conn.judge(answer, Write)?;
+        self.shared.tell(|| News::redriven(&back, at));
+        self.shared.wake(back.into_iter().map(|(_, queue)| queue));
         Ok(redriven)
     }
 
@@ -379,6 +400,10 @@ impl Store for PgStore {
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
         self.shared.hub.subscribe(&self.shared.own, queues).await
+    }
+
+    async fn subscribe(&self, queues: &Queues) -> Result<Events> {
+        self.shared.hub.events(&self.shared.own, &self.shared.sql, queues).await
     }
 }
 

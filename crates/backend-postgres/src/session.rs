@@ -12,9 +12,11 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Bool, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
+use leasehold_core::JobId;
 use leasehold_sql::StoredTime;
 
 use crate::error::Failure;
+use crate::events::{Place, Places};
 use crate::row::Time;
 use crate::statement::{Param, Statement};
 
@@ -55,6 +57,8 @@ pub(crate) trait Session: Send {
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure>;
     /// The one row of `settle_done.sql` or `settle_same.sql`.
     async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure>;
+    /// Rows of `places.sql`.
+    async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure>;
     /// How many rows there were or were changed.
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure>;
 }
@@ -97,6 +101,16 @@ impl Session for AsyncPgConnection {
             Statement::<Row>::new(text, params).rows(self).await?;
         let completed = |(jobs, wake): (Option<_>, _)| Completed { jobs: jobs.unwrap_or_default(), wake };
         Ok(rows.into_iter().next().map(completed).unwrap_or_default())
+    }
+
+    async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
+        type Row = (BigInt, Text, BigInt, Bool, Timestamptz);
+        let rows: Vec<(i64, String, i64, bool, Time)> =
+            Statement::<Row>::new(text, params).rows(self).await?;
+        let place = |(id, queue, epoch, is_leased, at): (i64, _, _, _, Time)| {
+            (JobId::new(id), Place { queue, epoch, is_leased, at: Some(at.or_epoch()) })
+        };
+        Ok(rows.into_iter().map(place).collect())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {

@@ -18,6 +18,7 @@ use leasehold_core::{
 };
 
 use crate::error::{Effect, Failure};
+use crate::events::News;
 use crate::session::Session;
 pub use crate::tx::error::TxError;
 use crate::{PgStore, Shared, enqueue, settle};
@@ -94,6 +95,8 @@ impl Shared {
             enqueue::enqueue_in(session, &self.sql, jobs).await.map_err(rolled_back("enqueue_in"))?;
         let queues = jobs.iter().map(|job| job.queue().as_str());
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("enqueue_in"))?;
+        let news = News::enqueued(jobs, &answers, None);
+        self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("enqueue_in"))?;
         Ok(answers)
     }
 
@@ -105,12 +108,18 @@ impl Shared {
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.capabilities)?;
         let items = [(*receipt, verdict)];
+        let places =
+            self.places(session, std::iter::once(receipt)).await.map_err(rolled_back("settle_in"))?;
         let settling =
             settle::settle_once(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
         let queues = settling.wake.iter().map(String::as_str);
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
-        match settling.outcomes.into_iter().next() {
-            Some(SettleOutcome::Settled(settled)) => Ok(settled),
+        match settling.outcomes.first() {
+            Some(outcome @ SettleOutcome::Settled(settled)) => {
+                let news = News::settled([(receipt, outcome)], &places);
+                self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("settle_in"))?;
+                Ok(settled.clone())
+            }
             _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
         }
     }

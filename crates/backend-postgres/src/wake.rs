@@ -16,11 +16,12 @@ use deadpool::managed::Manager;
 use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::StreamExt;
-use leasehold_core::{NewJob, Queues, Result, StoreError, Wakeups};
+use leasehold_core::{Events, NewJob, Queues, Result, StoreError, Wakeups};
 use leasehold_sql::Subscribers;
 use tokio::sync::Notify;
 
 use crate::error::{Effect, Failure};
+use crate::events::{Bulletin, News};
 use crate::schema::Schema;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -43,7 +44,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const SILENCE: Duration = Duration::from_millis(10);
 
 /// Postgres refuses messages of 8000 bytes.
-const MESSAGE_BYTES: usize = 7900;
+pub(crate) const MESSAGE_BYTES: usize = 7900;
+
+/// How long a new subscriber to events waits until what happened before has gone by.
+const FENCE: Duration = Duration::from_secs(1);
 
 /// How long to wait before the listener connects again: doubled up to the second.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -60,12 +64,14 @@ pub(crate) struct Hub {
     is_unsent: Notify,
     /// When something was last said.
     last_said: Mutex<Option<Instant>>,
+    /// What is told of jobs, if anything is.
+    bulletin: Option<Bulletin>,
     notifier: std::sync::Once,
     listener: tokio::sync::Mutex<bool>,
 }
 
 impl Hub {
-    pub(crate) fn new(schema: &Schema, mode: WakeupMode) -> Arc<Self> {
+    pub(crate) fn new(schema: &Schema, mode: WakeupMode, events: bool) -> Arc<Self> {
         Arc::new(Self {
             subscribers: Subscribers::default(),
             mode,
@@ -74,6 +80,7 @@ impl Hub {
             unsent: Mutex::default(),
             is_unsent: Notify::new(),
             last_said: Mutex::default(),
+            bulletin: events.then(Bulletin::default),
             notifier: std::sync::Once::new(),
             listener: tokio::sync::Mutex::new(false),
         })
@@ -89,6 +96,58 @@ impl Hub {
             self.listen(pool).await?;
         }
         Ok(self.subscribers.subscribe(queues))
+    }
+
+    /// A subscription to events. It ends when the stream is dropped, and never begins if none are told.
+    pub(crate) async fn events(
+        self: &Arc<Self>,
+        pool: &Pool<AsyncPgConnection>,
+        sql: &Arc<Statements>,
+        queues: &Queues,
+    ) -> Result<Events> {
+        let Some(bulletin) = &self.bulletin else {
+            return Ok(Box::pin(futures_util::stream::pending()));
+        };
+        self.listen(pool).await?;
+        let (nonce, mut fences) = bulletin.fence();
+        self.send_soon(pool, sql);
+        let heard = async { while fences.recv().await.is_ok_and(|fence| fence != nonce) {} };
+        if tokio::time::timeout(FENCE, heard).await.is_err() {
+            tracing::debug!("events from before may still come");
+        }
+        Ok(bulletin.subscribe(queues))
+    }
+
+    /// Whether events are told.
+    pub(crate) fn has_bulletin(&self) -> bool {
+        self.bulletin.is_some()
+    }
+
+    /// Tells what has happened.
+    pub(crate) fn tell(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, sql: &Arc<Statements>, news: News) {
+        if let Some(bulletin) = self.bulletin.as_ref().filter(|_| !news.is_empty()) {
+            bulletin.tell(news);
+            self.send_soon(pool, sql);
+        }
+    }
+
+    /// The same as part of the caller's transaction: told when it commits.
+    pub(crate) async fn tell_in<S: Session>(
+        &self,
+        session: &mut S,
+        sql: &Statements,
+        news: News,
+    ) -> Result<(), Failure> {
+        if self.bulletin.is_none() || news.is_empty() {
+            return Ok(());
+        }
+        let (channel, messages) = (self.events_channel(), news.in_transaction());
+        let params = vec![channel.as_str().into(), messages.iter().map(String::as_str).collect()];
+        session.count(&sql.notify_events, params).await.map(drop)
+    }
+
+    fn events_channel(&self) -> String {
+        format!("{}_events", self.channel)
     }
 
     /// What to say together with these jobs: a message about the first job after a silence. It is the one that somebody who
@@ -129,11 +188,16 @@ impl Hub {
         self.subscribers.wake(names.iter().map(String::as_str));
         if self.mode == WakeupMode::Notify {
             self.unsent.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
-            self.is_unsent.notify_one();
-            self.notifier.call_once(|| {
-                tokio::spawn(notify(Arc::downgrade(self), pool.clone(), Arc::clone(sql)));
-            });
+            self.send_soon(pool, sql);
         }
+    }
+
+    /// Sees that somebody sends what is unsent.
+    fn send_soon(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, sql: &Arc<Statements>) {
+        self.is_unsent.notify_one();
+        self.notifier.call_once(|| {
+            tokio::spawn(notify(Arc::downgrade(self), pool.clone(), Arc::clone(sql)));
+        });
     }
 
     /// The same as part of the caller's transaction: told when it commits.
@@ -157,8 +221,11 @@ impl Hub {
         self.subscribers.wake(names);
     }
 
-    /// Takes a message of another store.
-    fn hear(&self, message: &str) {
+    /// Takes a message of another store, or an event.
+    fn hear(&self, channel: &str, message: &str) {
+        if let Some(bulletin) = self.bulletin.as_ref().filter(|_| channel != self.channel) {
+            return bulletin.hear(message);
+        }
         let mut lines = message.split('\n');
         if lines.next() != Some(&self.origin) {
             self.subscribers.wake(lines);
@@ -180,7 +247,10 @@ impl Hub {
     async fn open(&self, pool: &Pool<AsyncPgConnection>) -> Result<AsyncPgConnection> {
         let mut conn =
             pool.manager().create().await.map_err(|error| StoreError::unavailable("wakeups", error))?;
-        let listen = format!("LISTEN {}", self.channel);
+        let mut listen = format!("LISTEN {}", self.channel);
+        if self.has_bulletin() {
+            listen = format!("{listen}; LISTEN {}", self.events_channel());
+        }
         let listening = conn.batch_execute(&listen).await.map_err(Failure::from);
         listening.map_err(|failure| failure.told("wakeups", Effect::Read))?;
         Ok(conn)
@@ -194,27 +264,33 @@ async fn notify(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, sql: Arc<Statemen
             return;
         };
         let names = std::mem::take(&mut *hub.unsent.lock().unwrap_or_else(PoisonError::into_inner));
-        if names.is_empty() {
+        let events = hub.bulletin.as_ref().map(|bulletin| bulletin.take(&hub.origin)).unwrap_or_default();
+        if names.is_empty() && events.is_empty() {
             // Wakes now and then to see whether the store is still there.
             let _ = tokio::time::timeout(Duration::from_secs(1), hub.is_unsent.notified()).await;
             continue;
         }
-        if let Err(error) = send(&hub, &pool, &sql, names).await {
+        if let Err(error) = send(&pool, &sql, &hub.channel, &messages(&hub.origin, names)).await {
             tracing::debug!(%error, "a hint was lost: others find the work at their next poll");
+        }
+        if let Err(error) = send(&pool, &sql, &hub.events_channel(), &events).await {
+            tracing::debug!(%error, "events were lost");
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn send(
-    hub: &Hub,
     pool: &Pool<AsyncPgConnection>,
     sql: &Statements,
-    names: BTreeSet<String>,
+    channel: &str,
+    messages: &[String],
 ) -> Result<()> {
+    if messages.is_empty() {
+        return Ok(());
+    }
     let mut conn = pool.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
-    let messages = messages(&hub.origin, names);
-    let params = vec![hub.channel.as_str().into(), messages.iter().map(String::as_str).collect()];
+    let params = vec![channel.into(), messages.iter().map(String::as_str).collect()];
     let sent = conn.count(&sql.notify_apart, params).await;
     sent.map(drop).map_err(|failure| failure.told("notify", Effect::Read))
 }
@@ -259,7 +335,7 @@ async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
             return;
         };
         match next {
-            Ok(Some(Ok(message))) => hub.hear(&message.payload),
+            Ok(Some(Ok(message))) => hub.hear(&message.channel, &message.payload),
             Ok(Some(Err(_)) | None) => return,
             Err(_) => {}
         }

@@ -110,7 +110,8 @@ async fn accept(
         })
         .await?;
     let accepted = places.iter().enumerate().map(|(at, place)| {
-        let number = numbers.get(queues.of(jobs[*place].queue()).saturating_sub(1)).copied().unwrap_or_default();
+        let number =
+            numbers.get(queues.of(jobs[*place].queue()).saturating_sub(1)).copied().unwrap_or_default();
         let sequence = sequence(*place).unwrap_or(before + at as i64 + 1);
         Enqueued { id: id::of(sequence, number), deduplicated: false }
     });

@@ -4,8 +4,11 @@ use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{Arguments, Row};
 
+use leasehold_core::JobId;
+
 use super::{Completed, Keyed, Session, Told};
 use crate::error::Failure;
+use crate::events::{Place, Places};
 use crate::statement::Param;
 
 #[async_trait]
@@ -25,6 +28,10 @@ impl Session for PgConnection {
     async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
         let rows = rows(self, text, params, completed).await?;
         Ok(rows.into_iter().next().unwrap_or_default())
+    }
+
+    async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
+        Ok(rows(self, text, params, place).await?.into_iter().collect())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
@@ -53,6 +60,16 @@ fn keyed(row: &PgRow) -> sqlx::Result<Keyed> {
 
 fn completed(row: &PgRow) -> sqlx::Result<Completed> {
     Ok(Completed { jobs: row.try_get::<Option<Vec<i64>>, _>(0)?.unwrap_or_default(), wake: row.try_get(1)? })
+}
+
+fn place(row: &PgRow) -> sqlx::Result<(JobId, Place)> {
+    let place = Place {
+        queue: row.try_get(1)?,
+        epoch: row.try_get(2)?,
+        is_leased: row.try_get(3)?,
+        at: Some(row.try_get(4)?),
+    };
+    Ok((JobId::new(row.try_get(0)?), place))
 }
 
 fn told(row: &PgRow) -> sqlx::Result<Told> {

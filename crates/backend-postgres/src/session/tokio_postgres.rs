@@ -7,8 +7,11 @@ use async_trait::async_trait;
 use postgres_types::{ToSql, Type};
 use tokio_postgres::{Row, Transaction};
 
+use leasehold_core::JobId;
+
 use super::{Completed, Keyed, Session, Told};
 use crate::error::Failure;
+use crate::events::{Place, Places};
 use crate::statement::Param;
 
 type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -30,6 +33,10 @@ impl Session for Transaction<'_> {
     async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
         let rows = rows(self, text, &params, completed).await?;
         Ok(rows.into_iter().next().unwrap_or_default())
+    }
+
+    async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
+        Ok(rows(self, text, &params, place).await?.into_iter().collect())
     }
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
@@ -60,6 +67,16 @@ fn keyed(row: &Row) -> Result<Keyed, tokio_postgres::Error> {
 
 fn completed(row: &Row) -> Result<Completed, tokio_postgres::Error> {
     Ok(Completed { jobs: row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default(), wake: row.try_get(1)? })
+}
+
+fn place(row: &Row) -> Result<(JobId, Place), tokio_postgres::Error> {
+    let place = Place {
+        queue: row.try_get(1)?,
+        epoch: row.try_get(2)?,
+        is_leased: row.try_get(3)?,
+        at: Some(row.try_get(4)?),
+    };
+    Ok((JobId::new(row.try_get(0)?), place))
 }
 
 fn told(row: &Row) -> Result<Told, tokio_postgres::Error> {

@@ -28,7 +28,7 @@ fn transactions_conform_on_tokio_postgres() {
 }
 
 fn conforms<D: Driver>(name: &'static str) {
-    let server = Server::direct(name, "LEASEHOLD_TEST_POSTGRES_URL");
+    let server = Server::direct(name, "LEASEHOLD_TEST_POSTGRES_URL").with_events();
     let harness = Arc::new(On::<D> { server, driver: PhantomData });
     let report = run_checks(&harness, |check| check.needs.contains(&Need::Transactions));
     assert!(report.checks.len() > 20, "{}", report.table());

@@ -30,6 +30,7 @@ pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) url: String,
     pub(crate) wakeups: WakeupMode,
+    pub(crate) events: bool,
 }
 
 /// One schema, and the handles on it.
@@ -56,7 +57,7 @@ pub(crate) async fn fresh_store(url: &str) -> PgStore {
 impl Server {
     /// A server that is reached directly.
     pub(crate) fn direct(name: &'static str, variable: &str) -> Self {
-        Self { name, url: url(variable), wakeups: WakeupMode::Notify }
+        Self { name, url: url(variable), wakeups: WakeupMode::Notify, events: false }
     }
 
     /// A server behind a PgBouncer in transaction mode, through which nobody can listen.
@@ -64,8 +65,13 @@ impl Server {
         Self { wakeups: WakeupMode::Local, ..Self::direct(name, variable) }
     }
 
+    /// The same, with events.
+    pub(crate) fn with_events(self) -> Self {
+        Self { events: true, ..self }
+    }
+
     fn builder(&self, schema: &Schema) -> PgStoreBuilder {
-        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups)
+        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups).events(self.events)
     }
 }
 
