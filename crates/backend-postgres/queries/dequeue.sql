@@ -52,7 +52,7 @@ WITH RECURSIVE asked AS MATERIALIZED (
     SELECT c.*, row_number() OVER () AS place FROM (
         SELECT c.* FROM level l
         CROSS JOIN LATERAL (
-            SELECT y.id, y.available_at, l.priority, o.max_lease_us FROM open o
+            SELECT y.id, y.available_at, l.priority FROM open o
             LEFT JOIN floor f ON f.name = o.name AND f.priority = l.priority
             CROSS JOIN LATERAL (
                 SELECT j.id, j.available_at FROM {schema}.job_queue j
@@ -67,9 +67,9 @@ WITH RECURSIVE asked AS MATERIALIZED (
         LIMIT $3::integer
     ) c
 ), locked AS MATERIALIZED (
-    SELECT j.id, c.place, c.max_lease_us FROM (SELECT * FROM candidate ORDER BY place) c
+    SELECT j.row, c.place FROM (SELECT * FROM candidate ORDER BY place) c
     CROSS JOIN LATERAL ( -- One by one, by id: never a join over the whole table.
-        SELECT j.id FROM {schema}.job_queue j
+        SELECT j.ctid AS row FROM {schema}.job_queue j
         WHERE j.id = c.id -- The rest in words that no index knows.
           AND coalesce(j.locked_by, '') = '' AND j.attempts + 0 < j.max_attempts AND j.available_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED -- D2
@@ -77,13 +77,14 @@ WITH RECURSIVE asked AS MATERIALIZED (
     LIMIT $2::integer -- D5, D6
 ), leased AS (
     UPDATE {schema}.job_queue j SET
-        lease_until = statement_timestamp() + least($4::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6
+        lease_until = statement_timestamp() -- D7, P6
+            + least($4::bigint, (SELECT o.max_lease_us FROM open o WHERE o.name = j.queue_name)) * interval '1 microsecond',
         locked_by = $5::text,
         attempts = j.attempts + 1, -- D3
         lease_epoch = j.lease_epoch + 1, -- D4
         first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
         updated_at = statement_timestamp()
-    FROM locked l WHERE j.id = ANY (ARRAY(SELECT id FROM locked)) AND j.id = l.id
+    WHERE j.ctid = ANY (ARRAY(SELECT l.row FROM locked l)) -- Locked, so nobody moves it.
     RETURNING j.*
 )
 SELECT ARRAY[
@@ -104,7 +105,7 @@ FROM (SELECT pg_current_snapshot() AS snapshot) s
 LEFT JOIN LATERAL (
     -- The first job that could have been leased and was not, because somebody else has locked it.
     SELECT c.priority, c.available_at, c.id FROM candidate c
-    WHERE NOT EXISTS (SELECT FROM locked l WHERE l.id = c.id)
+    WHERE c.place IS DISTINCT FROM (ARRAY(SELECT l.place FROM locked l))[c.place] -- Those before it are all among them.
       AND ((SELECT count(*) FROM locked) < $2::integer OR c.place < (SELECT max(l.place) FROM locked l))
     ORDER BY c.place LIMIT 1
 ) k ON true

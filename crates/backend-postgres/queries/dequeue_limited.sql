@@ -138,9 +138,9 @@ WITH RECURSIVE waiting (step, round, name) AS (
                  c.priority DESC, c.available_at, c.id) AS place -- D6
     FROM candidate c
 ), locked AS MATERIALIZED (
-    SELECT j.id, p.place, p.name, p.max_lease_us FROM (SELECT * FROM picked ORDER BY place) p
+    SELECT j.id, j.row, p.name, p.max_lease_us FROM (SELECT * FROM picked ORDER BY place) p
     CROSS JOIN LATERAL (
-        SELECT j.id FROM {schema}.job_queue j
+        SELECT j.id, j.ctid AS row FROM {schema}.job_queue j
         WHERE j.id = p.id -- The rest in words that no index knows.
           AND coalesce(j.locked_by, '') = '' AND j.attempts + 0 < j.max_attempts AND j.available_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED -- D2
@@ -148,14 +148,16 @@ WITH RECURSIVE waiting (step, round, name) AS (
     LIMIT $5::integer -- D5
 ), leased AS (
     UPDATE {schema}.job_queue j SET
-        lease_until = statement_timestamp() + least($6::bigint, l.max_lease_us) * interval '1 microsecond', -- D7, P6
+        lease_until = statement_timestamp() -- D7, P6
+            + least($6::bigint, (ARRAY(SELECT l.max_lease_us FROM locked l))[array_position(ARRAY(SELECT l.id FROM locked l), j.id)])
+            * interval '1 microsecond',
         locked_by = $7::text,
         attempts = j.attempts + 1, -- D3
         lease_epoch = j.lease_epoch + 1, -- D4
         first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
         updated_at = statement_timestamp()
-    FROM locked l WHERE j.id = ANY (ARRAY(SELECT id FROM locked)) AND j.id = l.id
-    RETURNING j.*, l.place
+    WHERE j.ctid = ANY (ARRAY(SELECT l.row FROM locked l)) -- Locked, so nobody moves it.
+    RETURNING j.*, array_position(ARRAY(SELECT l.id FROM locked l), j.id)::bigint AS place
 ), granted AS (
     UPDATE {schema}.job_queue_limit k SET
         version = k.version + 1,
@@ -173,7 +175,7 @@ SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS pl
        timestamptz 'epoch' AS available_at, NULL::timestamptz AS lease_until, NULL::text AS locked_by,
        0::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at, NULL::json AS last_error, 0 AS redrives,
        timestamptz 'epoch' AS created_at, timestamptz 'epoch' AS updated_at
-FROM open o WHERE NOT EXISTS (SELECT FROM served s WHERE s.name = o.name)
+FROM open o WHERE o.name <> ALL (ARRAY(SELECT s.name FROM served s))
 UNION ALL
 SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
        j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives,

@@ -71,15 +71,17 @@ SELECT ARRAY[
        0::bigint AS lease_epoch, NULL::timestamptz AS first_leased_at, NULL::json AS last_error, 0 AS redrives,
        timestamptz 'epoch' AS created_at, timestamptz 'epoch' AS updated_at
 FROM (SELECT pg_current_snapshot() AS snapshot) s
-LEFT JOIN LATERAL ( -- The first job that could have been leased and was not.
-    SELECT x.* FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.available_at, j.id FROM {schema}.job_queue j
-        WHERE j.queue_name = $1::text AND j.priority = l.priority
-          AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-          AND j.available_at <= statement_timestamp() AND (j.available_at, j.id) >= (l.available_at, l.id)
-        ORDER BY j.available_at, j.id LIMIT $2::integer + 1
-    ) x
-    WHERE x.id NOT IN (SELECT k.id FROM locked k)
+LEFT JOIN LATERAL ( -- The first job that could have been leased and was not: both are in one order, so where they first differ.
+    SELECT w.* FROM (
+        SELECT x.*, row_number() OVER () AS place FROM level l CROSS JOIN LATERAL (
+            SELECT j.priority, j.available_at, j.id FROM {schema}.job_queue j
+            WHERE j.queue_name = $1::text AND j.priority = l.priority
+              AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+              AND j.available_at <= statement_timestamp() AND (j.available_at, j.id) >= (l.available_at, l.id)
+            ORDER BY j.available_at, j.id LIMIT $2::integer + 1
+        ) x
+    ) w
+    WHERE w.id IS DISTINCT FROM (ARRAY(SELECT k.id FROM locked k))[w.place]
     LIMIT 1
 ) k ON true
 UNION ALL

@@ -1,5 +1,5 @@
 -- Extends leases that are still live. A job that somebody has locked is passed over, and `pending` says so (H7).
-CREATE FUNCTION {schema}.heartbeat(ids bigint[], epochs bigint[], lease_us bigint) RETURNS TABLE (place bigint, lease_until timestamptz, now timestamptz, pending boolean) {planned_once} AS $$
+CREATE FUNCTION {schema}.heartbeat(ids bigint[], epochs bigint[], lease_us bigint) RETURNS TABLE (place bigint, lease_until timestamptz, now timestamptz, pending boolean) {planned_by_hash} AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

@@ -2,7 +2,7 @@
 -- hide no others (R5).
 CREATE FUNCTION {schema}.reclaim(wanted integer) RETURNS TABLE (
     id bigint, queue_name text, kind text, attempts integer, locked_by text, available_at timestamptz
-) {planned_once} AS $$
+) {planned_by_hash} AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

@@ -3,7 +3,7 @@
 CREATE FUNCTION {schema}.settle(
     ids bigint[], epochs bigint[], documents text[], verdicts smallint[], delays_us bigint[],
     spreads double precision[]
-) RETURNS TABLE (place bigint, fate text, available_at timestamptz, wake text) {planned_once} AS $$
+) RETURNS TABLE (place bigint, fate text, available_at timestamptz, wake text) {planned_by_hash} AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

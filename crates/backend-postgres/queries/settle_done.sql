@@ -1,7 +1,7 @@
 -- Completes jobs: the verdict of nearly every job, and so a statement of its own. Answers with their places in the arguments, and
 -- the queues in which something became leasable.
 -- That a job is leased is asked of `locked_by`, and in words that no index knows: the planner would walk all leases.
-CREATE FUNCTION {schema}.settle_done(ids bigint[], epochs bigint[], results text[]) RETURNS TABLE (completed bigint[], wake text[]) {planned_once} AS $$
+CREATE FUNCTION {schema}.settle_done(ids bigint[], epochs bigint[], results text[]) RETURNS TABLE (completed bigint[], wake text[]) {planned_by_hash} AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

@@ -179,6 +179,17 @@ impl Plan {
             assert!(!sorts || rows <= 20.0 * WINDOW as f64, "{what}: {kind} of {rows} rows\n{}", self.text);
             let read = rows + node["Rows Removed by Filter"].as_f64().unwrap_or(0.0);
             assert!(read <= 50.0 * WINDOW as f64, "{what}: {kind} reads {read} rows\n{}", self.text);
+            // Lists that are compared each with each would be seconds for a batch of ten thousand.
+            let loops = node["Actual Loops"].as_f64().unwrap_or(1.0);
+            let compared = match kind {
+                "CTE Scan" => read * loops,
+                _ => node["Rows Removed by Join Filter"].as_f64().unwrap_or(0.0) * loops,
+            };
+            assert!(
+                compared <= 50.0 * WINDOW as f64,
+                "{what}: {kind} compares {compared} rows\n{}",
+                self.text
+            );
         });
         assert!(self.pages() <= pages, "{what}: {} pages, at most {pages}\n{}", self.pages(), self.text);
     }
