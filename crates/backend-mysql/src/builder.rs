@@ -8,7 +8,8 @@ use diesel::sql_types::BigInt;
 use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
-use leasehold_sql::{Gatherer, Subscribers, TablePrefix};
+use leasehold_gather::Gatherer;
+use leasehold_sql::{Subscribers, TablePrefix};
 
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;

@@ -78,7 +78,8 @@ use leasehold_core::{
     QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus, Reclaimed, Record,
     Redrive, Redriven, Result, SettleOutcome, Store, StoreError, Verdict, Wakeups, backend,
 };
-use leasehold_sql::{Courier, Gatherer, Subscribers};
+use leasehold_gather::{Courier, Gatherer};
+use leasehold_sql::Subscribers;
 pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::MysqlStoreBuilder;

@@ -77,6 +77,7 @@ WITH RECURSIVE asked AS MATERIALIZED (
     LIMIT $2::integer -- D5, D6
 ), leased AS (
     UPDATE {schema}.job_queue j SET
+        id = j.id, -- So that nobody tries to clear its indexes of dead rows that an old snapshot holds.
         lease_until = statement_timestamp() -- D7, P6
             + least($4::bigint, (SELECT o.max_lease_us FROM open o WHERE o.name = j.queue_name)) * interval '1 microsecond',
         locked_by = $5::text,

@@ -46,6 +46,7 @@ WITH RECURSIVE policy AS MATERIALIZED (
     LIMIT $2::integer -- D5
 ), leased AS (
     UPDATE {schema}.job_queue j SET
+        id = j.id, -- So that nobody tries to clear its indexes of dead rows that an old snapshot holds.
         lease_until = statement_timestamp()
             + least($3::bigint, (SELECT max_lease_us FROM policy)) * interval '1 microsecond', -- D7, P6
         locked_by = $4::text,

@@ -4,7 +4,7 @@
 CREATE FUNCTION {schema}.enqueue_first(
     queue text, kind text, priority integer, payload text, headers text, attempts_allowed integer, delay_us bigint,
     at timestamptz, channel text, message text
-) RETURNS TABLE (id bigint, told boolean) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (id bigint, told boolean) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     alone boolean := pg_try_advisory_xact_lock(hashtextextended($9, 0));

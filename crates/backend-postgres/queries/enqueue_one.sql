@@ -1,9 +1,9 @@
--- Accepts one job without a unique key: enqueue.sql without the lists. It has no settings of its own, which would cost as much as
--- the rest: there is but one way to run it, so the server keeps its plan anyway.
+-- Accepts one job without a unique key: enqueue.sql without the lists. It has one setting of its own, since
+-- those of the connection may say that everything is planned anew, and that costs as much as the rest. There is but one way to run it.
 CREATE FUNCTION {schema}.enqueue_one(
     queue text, kind text, priority integer, payload text, headers text, attempts_allowed integer, delay_us bigint,
     at timestamptz
-) RETURNS TABLE (id bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (id bigint) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

@@ -6,7 +6,7 @@ use std::time::Duration;
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
-use leasehold_sql::Gatherer;
+use leasehold_gather::Gatherer;
 
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;

@@ -81,7 +81,7 @@ use leasehold_core::{
     Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
 
-use leasehold_sql::{Courier, Gatherer};
+use leasehold_gather::{Courier, Gatherer};
 
 pub use crate::builder::PgStoreBuilder;
 use crate::connect::Connector;

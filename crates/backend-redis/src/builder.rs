@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
+use leasehold_gather::Gatherer;
 
 use crate::connect::Address;
 use crate::error::Effect;
@@ -17,6 +18,9 @@ use crate::{RedisStore, Shared};
 
 /// How many shards a prefix has in a cluster, if nothing is said.
 const SHARDS_IN_CLUSTER: u32 = 16;
+
+/// So many single jobs are on their way, each in its own script, before others wait and go together.
+const FLIGHTS: usize = 2;
 
 /// The settings of a [`RedisStore`]. What is not said is as [`RedisStore::connect`] has it.
 #[derive(Debug, Clone)]
@@ -116,8 +120,8 @@ impl RedisStoreBuilder {
             payload_limit: self.payload_limit,
             ..Capabilities::full()
         };
-        let (turns, hub) = (Turns::default(), Hub::default());
-        let shared = Shared { link, turns, hub, capabilities, address, builder: self };
+        let (turns, gatherer, hub) = (Turns::default(), Gatherer::new(FLIGHTS), Hub::default());
+        let shared = Shared { link, turns, gatherer, hub, capabilities, address, builder: self };
         Ok(RedisStore { shared: Arc::new(shared) })
     }
 

@@ -57,6 +57,7 @@ use leasehold_core::{
     Prune, QueueName, QueuePattern, QueuePolicy, QueueStats, QueueUsage, Queues, Receipt, ReceiptStatus,
     Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome, Store, Verdict, Wakeups, backend,
 };
+use leasehold_gather::{Courier, Gatherer};
 
 pub use crate::builder::RedisStoreBuilder;
 use crate::connect::Address;
@@ -75,6 +76,7 @@ pub struct RedisStore {
 pub(crate) struct Shared {
     link: Link,
     turns: Turns,
+    gatherer: Arc<Gatherer>,
     hub: Hub,
     capabilities: Capabilities,
     address: Address,
@@ -107,6 +109,13 @@ impl fmt::Debug for RedisStore {
 }
 
 #[async_trait]
+impl Courier for Shared {
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        enqueue::enqueue(&self.link, jobs).await
+    }
+}
+
+#[async_trait]
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         self.shared.capabilities
@@ -118,10 +127,13 @@ impl Store for RedisStore {
 
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.shared.capabilities)?;
-        if jobs.is_empty() {
-            return Ok(Vec::new()); // I2
+        match jobs {
+            [] => Ok(Vec::new()), // I2
+            [job] if job.unique_key().is_none() && self.shared.capabilities.atomic_batches => {
+                self.shared.gatherer.enqueue(&self.shared, job).await.map(|answer| vec![answer])
+            }
+            _ => self.shared.send(jobs).await,
         }
-        enqueue::enqueue(&self.shared.link, jobs).await
     }
 
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {

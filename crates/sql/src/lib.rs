@@ -3,11 +3,10 @@
 //! Databases differ in their statements and their types, not in what the columns mean. So a backend says how it reads a
 //! text, a number and a time, and takes the rest from here: the [rows](JobRow) of the tables, the
 //! [policies](PolicyRow), the [facts](Facts) that decide when a queue is worth a look, [hints](Subscribers) within the
-//! process, [one statement](Gatherer) for the jobs of many callers, and, with the feature `pool`, a pool of connections.
+//! process, and, with the feature `pool`, a pool of connections.
 
 mod bucket;
 mod facts;
-mod gather;
 mod page;
 mod policy;
 #[cfg(feature = "pool")]
@@ -24,7 +23,6 @@ mod tx_error;
 
 pub use crate::bucket::Bucket;
 pub use crate::facts::{Facts, explain_finished};
-pub use crate::gather::{Courier, Gatherer};
 pub use crate::page::{after, beyond, page};
 pub use crate::policy::{Flag, PolicyRow, micros};
 pub use crate::prefix::TablePrefix;

@@ -145,7 +145,13 @@ async fn deliver<S: Courier>(sender: &Arc<S>, group: Vec<Waiting>) {
                 let _gone = caller.send(Ok(answer));
             }
         }
-        Err(StoreError::Backend { .. }) if jobs.len() > 1 => {
+        Err(error) if error.is_unknown() || error.is_retryable() => {
+            let error = Repeated::from(error);
+            for caller in callers {
+                let _gone = caller.send(Err(error.again()));
+            }
+        }
+        Err(_) if jobs.len() > 1 => {
             for (caller, job) in callers.into_iter().zip(jobs) {
                 if !caller.is_closed() {
                     let _gone = caller.send(sender.send(&[job]).await.and_then(one));
@@ -153,9 +159,8 @@ async fn deliver<S: Courier>(sender: &Arc<S>, group: Vec<Waiting>) {
             }
         }
         Err(error) => {
-            let error = Repeated::from(error);
-            for caller in callers {
-                let _gone = caller.send(Err(error.again()));
+            if let Some(caller) = callers.into_iter().next() {
+                let _gone = caller.send(Err(error));
             }
         }
     }
@@ -184,8 +189,7 @@ impl From<StoreError> for Repeated {
         let (make, operation, source): (fn(_, BoxError) -> _, _, _) = match error {
             StoreError::Unavailable { operation, source } => (StoreError::unavailable, operation, source),
             StoreError::Unknown { operation, source } => (StoreError::unknown, operation, source),
-            StoreError::Backend { operation, source } => (StoreError::backend, operation, source),
-            other => (StoreError::backend, "enqueue", BoxError::from(other)),
+            other => (StoreError::unknown, "enqueue", BoxError::from(other)),
         };
         Self { make, operation, source: source.into() }
     }
