@@ -1,13 +1,14 @@
 -- Leases jobs of one queue in which there are only a few, as in one that somebody waits at: dequeue_one.sql without the walk and
 -- without the floors, in half the time. If there are as many ready or scheduled jobs as it looks at, or any policy, it leases
 -- nothing. Then, and when it took long, there is a row with `meta`: whether it has seen all there is, and was not slow.
+-- It is called on connections that have the store's settings, and on no others: to bring them along would take as long as the rest.
 CREATE FUNCTION {schema}.dequeue_few(queue text, wanted integer, lease_us bigint, worker text, few integer, slow_us bigint)
 RETURNS TABLE (
     meta bigint[], id bigint, queue_name text, kind text, priority integer, unique_key text, payload json, headers json,
     attempts integer, max_attempts integer, available_at timestamptz, lease_until timestamptz, locked_by text,
     lease_epoch bigint, first_leased_at timestamptz, last_error json, redrives integer, created_at timestamptz,
     updated_at timestamptz
-) {planned_once} AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     is_slow boolean;

@@ -1,6 +1,13 @@
 -- Accepts jobs of which some have unique keys, none twice. A live job with the same key wins (E3, E5).
 -- A key can be taken by a job that this statement cannot see: it was enqueued, or ended, meanwhile. Then the statement
 -- fails as a whole if $10 says so, and otherwise leaves that job out of its answer.
+-- Planned anew each time: whether to look up each key or to read them all depends on how many there are, of both.
+CREATE FUNCTION {schema}.enqueue_keyed(
+    queues text[], kinds text[], priorities integer[], payloads text[], headers text[], attempts_allowed integer[],
+    delays_us bigint[], times timestamptz[], keys text[], fails_as_a_whole boolean
+) RETURNS TABLE (id bigint, queue_name text, unique_key text, deduplicated boolean) LANGUAGE plpgsql AS $$
+BEGIN
+RETURN QUERY EXECUTE $statement$
 WITH n AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::bigint[],
                          $8::timestamptz[], $9::text[])
@@ -31,7 +38,10 @@ WITH n AS MATERIALIZED (
     WHERE NOT EXISTS (
         SELECT FROM accepted a WHERE a.queue_name = n.queue_name AND a.unique_key = n.unique_key)
 )
-SELECT id, queue_name, unique_key, deduplicated FROM answer
+SELECT id, queue_name::text, unique_key::text, deduplicated FROM answer
 UNION ALL
 SELECT {schema}.lost_race(), NULL, NULL, NULL
 WHERE $10::boolean AND (SELECT count(*) FROM answer) < (SELECT count(*) FROM n)
+$statement$ USING $1, $2, $3, $4, $5, $6, $7, $8, $9, $10;
+END
+$$;

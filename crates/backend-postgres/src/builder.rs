@@ -134,7 +134,7 @@ impl PgStoreBuilder {
                 pool,
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups, capabilities.events),
-                memory: Memory::default(),
+                memory: Memory::new(can_listen && connector.is_some()),
                 gatherer: Gatherer::new(FLIGHTS),
                 capabilities,
                 settings: self.clone(),

@@ -25,13 +25,11 @@ use crate::tls::{Handshake, Mode, TlsStream};
 
 type Link = (Client, Connection<Socket, TlsStream>);
 
-/// Plans are made for the values at hand: a plan cached on an empty queue would still be used on a full one. And they walk
-/// the indexes in order, which is always right for a queue: a queue that has just filled up has no statistics yet, and
+/// Plans walk the indexes in order, which is always right for a queue: a queue that has just filled up has no statistics yet, and
 /// without them the planner would gather the whole backlog and sort it. A sort that must be looks costly then, which is no
 /// reason to compile the plan to machine code: that takes seconds.
 pub(crate) const SETTINGS: &str = "\
-    SET plan_cache_mode = force_custom_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
-    SET enable_sort = off; SET jit = off";
+    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.

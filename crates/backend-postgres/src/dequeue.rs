@@ -38,6 +38,8 @@ const SLOW: Duration = Duration::from_millis(2);
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
 #[derive(Default)]
 pub(crate) struct Memory {
+    /// Whether the connections have the store's settings: then small queues are claimed from in a way of their own.
+    is_tuned: bool,
     positions: Positions,
     /// Which queue of each prefix was served last (D11).
     turns: Turns,
@@ -48,6 +50,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    pub(crate) fn new(is_tuned: bool) -> Self {
+        Self { is_tuned, ..Self::default() }
+    }
+
     /// Whether it is worth to try the claim for queues without limits first.
     fn may_be_unlimited(&self, names: &[QueueName]) -> bool {
         let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +85,7 @@ impl Memory {
     /// Learns from a claim that looked from the beginning, without floors, whether that is quick.
     fn was_swept(&self, name: &QueueName, claim: &Claim) {
         let is_quick = u128::from(claim.search_us.unsigned_abs()) < SLOW.as_micros();
-        if is_quick && claim.candidates < i64::from(FEW) && claim.skipped.is_none() {
+        if self.is_tuned && is_quick && claim.candidates < i64::from(FEW) && claim.skipped.is_none() {
             let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
             if small.len() >= SETS {
                 small.clear();

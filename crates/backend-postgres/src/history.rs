@@ -43,7 +43,7 @@ async fn redrive_once(
         (request.limit.get() as i32).into(),
     ];
     let rows: Vec<(i64, Option<String>)> =
-        Statement::<(BigInt, Nullable<Text>)>::new(&sql.redrive, params).rows(conn).await?;
+        Statement::<(BigInt, Nullable<Text>)>::planned_anew(&sql.redrive, params).rows(conn).await?;
     let mut answer = Redriven::default();
     let mut queues = Vec::new();
     for (id, queue) in rows {
@@ -77,7 +77,7 @@ pub(crate) async fn prune(
         ids(request.ids.as_deref()),
         (request.limit.get() as i32).into(),
     ];
-    let counts: Vec<i64> = Statement::<BigInt>::new(&sql.prune, params).rows(conn).await?;
+    let counts: Vec<i64> = Statement::<BigInt>::planned_anew(&sql.prune, params).rows(conn).await?;
     Ok(counts.into_iter().sum::<i64>().unsigned_abs())
 }
 

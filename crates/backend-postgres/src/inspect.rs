@@ -63,7 +63,9 @@ pub(crate) async fn jobs(
         one_more(filter.limit),
     ];
     let rows: Vec<JobRow> =
-        Statement::<JobSql>::new(sql.jobs(&filter.queues, filter.direction), params).rows(conn).await?;
+        Statement::<JobSql>::planned_anew(sql.jobs(&filter.queues, filter.direction), params)
+            .rows(conn)
+            .await?;
     Ok(page(rows, filter.limit, |row| row.id, readable))
 }
 
@@ -87,7 +89,7 @@ pub(crate) async fn history(
         one_more(filter.limit),
     ];
     let rows: Vec<FinishedRow> =
-        Statement::<FinishedSql>::new(sql.history(filter.direction), params).rows(conn).await?;
+        Statement::<FinishedSql>::planned_anew(sql.history(filter.direction), params).rows(conn).await?;
     Ok(page(rows, filter.limit, |row| row.id, readable))
 }
 
@@ -101,7 +103,7 @@ pub(crate) async fn stuck(
     // Longer than a hundred years ago is no time at which a lease could have passed.
     let age = micros(older_than.min(leasehold_core::limits::DELAY_MAX));
     let params = vec![age.into(), (limit.get() as i32).into()];
-    let rows: Vec<JobRow> = Statement::<JobSql>::new(&sql.stuck, params).rows(conn).await?;
+    let rows: Vec<JobRow> = Statement::<JobSql>::planned_anew(&sql.stuck, params).rows(conn).await?;
     Ok(readable(rows))
 }
 
@@ -114,7 +116,7 @@ pub(crate) async fn receipts(
     type Row = (BigInt, Nullable<BigInt>, Nullable<Timestamptz>, Nullable<BigInt>, Nullable<Text>);
     let params = vec![receipts.iter().map(|receipt| receipt.job.get()).collect()];
     type Found = (i64, Option<i64>, Option<Time>, Option<i64>, Option<String>);
-    let rows: Vec<Found> = Statement::<Row>::new(&sql.receipts, params).rows(conn).await?;
+    let rows: Vec<Found> = Statement::<Row>::planned_anew(&sql.receipts, params).rows(conn).await?;
     let mut worth = vec![ReceiptStatus::Gone; receipts.len()];
     for (place, live, until, finished, status) in rows {
         let Some(place) = usize::try_from(place - 1).ok().filter(|place| *place < worth.len()) else {
@@ -142,7 +144,7 @@ pub(crate) async fn stats(
     );
     let selection = Selection::of(queues);
     let params = vec![selection.names(), selection.from(), selection.to()];
-    let rows: Vec<StatsRow> = Statement::<Row>::new(&sql.stats, params).rows(conn).await?;
+    let rows: Vec<StatsRow> = Statement::<Row>::planned_anew(&sql.stats, params).rows(conn).await?;
     let now = rows.first().map(|row| row.5.or_epoch()).unwrap_or_default();
     let mut tally = Tally::new(queues, now);
     for row in rows {

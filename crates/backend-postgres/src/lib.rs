@@ -117,8 +117,8 @@ pub(crate) struct Shared {
 }
 
 impl PgStore {
-    /// What the store says on each of its own connections, for its lists and numbers: they are planned for the values at
-    /// hand, walk the indexes in order, and are not compiled. What runs all the time brings its own settings along. Other
+    /// What the store says on each of its own connections, for its lists and numbers: their plans walk the indexes in order, and
+    /// are not compiled. What runs all the time brings its own settings along. Other
     /// people's statements are better off without.
     ///
     /// Behind PgBouncer it is not said, since there it would come to others.

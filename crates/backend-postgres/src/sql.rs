@@ -65,6 +65,7 @@ statements!(
     dequeue_one(7),
     enqueue(8),
     enqueue_first(10),
+    enqueue_keyed(10),
     enqueue_one(8),
     facts(3),
     heartbeat(3),
@@ -75,7 +76,6 @@ statements!(
     statements:
     create_limits,
     discard,
-    enqueue_keyed,
     is_finished,
     notify,
     notify_apart,

@@ -113,16 +113,23 @@ impl From<bool> for Param<'_> {
 /// A statement whose rows have the SQL types `Row`, by position.
 ///
 /// diesel prepares what it does not know anew on every call. A statement of ours is one of a fixed set of texts, so it is
-/// prepared once per connection: that halves the cost of a small one.
+/// prepared once per connection: that halves the cost of a small one. Lists and numbers for operators are not: what is planned
+/// for the values at hand knows how much there is now, and a plan that was kept from when the queue was empty does not.
 pub(crate) struct Statement<'a, Row> {
     query: BoxedSqlQuery<'a, Pg, SqlQuery>,
+    is_kept: bool,
     row: PhantomData<fn() -> Row>,
 }
 
 impl<'a, Row: 'a> Statement<'a, Row> {
     pub(crate) fn new(text: &str, params: Vec<Param<'a>>) -> Self {
         let query = diesel::sql_query(text).into_boxed();
-        Self { query: params.into_iter().fold(query, bind), row: PhantomData }
+        Self { query: params.into_iter().fold(query, bind), is_kept: true, row: PhantomData }
+    }
+
+    /// One that is planned anew each time, for the values at hand.
+    pub(crate) fn planned_anew(text: &str, params: Vec<Param<'a>>) -> Self {
+        Self { is_kept: false, ..Self::new(text, params) }
     }
 
     /// Sends it, and reads its rows. Boxed, or the compiler cannot see that the future may be sent between threads.
@@ -178,7 +185,7 @@ impl<Row> QueryFragment<Pg> for Statement<'_, Row> {
     }
 
     fn is_safe_to_cache_prepared(&self, _: &Pg) -> QueryResult<bool> {
-        Ok(true)
+        Ok(self.is_kept)
     }
 }
 

@@ -137,6 +137,9 @@ async fn settings(conn: &mut AsyncPgConnection, schema: &Schema, function: &str)
     let asked = diesel::sql_query(asked).bind::<Text, _>(schema.to_string()).bind::<Text, _>(function);
     let settings: Vec<Setting> = asked.load(conn).await.unwrap();
     assert!(!settings.is_empty(), "{function} has no settings of its own");
+    if function == "dequeue_few" {
+        conn.batch_execute(PgStore::SETTINGS).await.unwrap(); // It is called nowhere else.
+    }
     for Setting { setting } in settings {
         conn.batch_execute(&format!("SET {setting}")).await.unwrap();
     }

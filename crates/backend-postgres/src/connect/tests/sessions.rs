@@ -9,11 +9,11 @@ async fn the_settings_are_made() {
     let server = Server::encrypted().await;
     let connector = Connector::parse(&server.url("")).unwrap();
     let mut connection = connector.tuned().open().await.unwrap();
-    assert_eq!(ask(&mut connection, "current_setting('plan_cache_mode')").await, "force_custom_plan");
+    assert_eq!(ask(&mut connection, "current_setting('enable_seqscan')").await, "off");
     assert_eq!(ask(&mut connection, "current_setting('jit')").await, "off");
     // They would be bad for the statements of others.
     let mut connection = connector.open().await.unwrap();
-    assert_eq!(ask(&mut connection, "current_setting('plan_cache_mode')").await, "auto");
+    assert_eq!(ask(&mut connection, "current_setting('enable_seqscan')").await, "on");
     assert_eq!(ask(&mut connection, "current_setting('application_name')").await, "leasehold");
     let named = Connector::parse(&server.url("application_name=billing")).unwrap();
     assert_eq!(ask(&mut named.open().await.unwrap(), "current_setting('application_name')").await, "billing");
