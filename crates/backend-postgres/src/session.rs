@@ -38,7 +38,7 @@ pub(crate) struct Told {
     pub(crate) wake: Option<String>,
 }
 
-/// An answer of `settle_done.sql` or `settle_same.sql`: what was completed, and the queues in which something became
+/// An answer of `settle_done.sql`, `settle_one.sql` or `settle_same.sql`: what was completed, and the queues in which something became
 /// leasable.
 #[derive(Debug, Default)]
 pub(crate) struct Completed {
@@ -55,7 +55,7 @@ pub(crate) trait Session: Send {
     async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure>;
     /// Rows of `settle.sql`.
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure>;
-    /// The one row of `settle_done.sql` or `settle_same.sql`.
+    /// The one row of `settle_done.sql`, `settle_one.sql` or `settle_same.sql`.
     async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure>;
     /// Rows of `places.sql`.
     async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure>;

@@ -96,8 +96,12 @@ async fn settle_same<S: Session>(
     epoch: Epoch,
     result: &str,
 ) -> Result<Settling, Failure> {
-    let ids = firsts.iter().map(|place| items[*place].0.job.get()).collect();
-    let completed = session.completed(&sql.settle_same, vec![ids, epoch.get().into(), result.into()]).await?;
+    let mut ids = firsts.iter().map(|place| items[*place].0.job.get());
+    let (text, ids) = match firsts.len() {
+        1 => (&sql.settle_one, ids.next().into()),
+        _ => (&sql.settle_same, ids.collect()),
+    };
+    let completed = session.completed(text, vec![ids, epoch.get().into(), result.into()]).await?;
     let place = |id: i64| firsts.binary_search_by_key(&id, |place| items[*place].0.job.get()).ok();
     let places = completed.jobs.into_iter().filter_map(place);
     Ok(outcomes(items, firsts, places.map(|place| (place, Fate::Completed)), completed.wake))

@@ -72,6 +72,7 @@ statements!(
     reclaim(1),
     settle(6),
     settle_done(3),
+    settle_one(3),
     settle_same(3);
     statements:
     create_limits,

@@ -16,6 +16,7 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("dequeue_one", include_str!("../queries/dequeue_one.sql"), "'q', 1, 1, 'w', '{}', '{}', '{}'"),
     ("settle", include_str!("../queries/settle.sql"), "'{1}', '{1}', '{null}', '{1}', '{1}', '{1}'"),
     ("settle_done", include_str!("../queries/settle_done.sql"), "'{1}', '{1}', '{null}'"),
+    ("settle_one", include_str!("../queries/settle_one.sql"), "1, 1, 'null'"),
     ("settle_same", include_str!("../queries/settle_same.sql"), "'{1}', 1, 'null'"),
     ("dequeue_limited", include_str!("../queries/dequeue_limited.sql"), "'{q}', NULL, NULL, '', 1, 1, 'w'"),
     ("reclaim", include_str!("../queries/reclaim.sql"), "1"),
@@ -258,6 +259,8 @@ async fn verdicts_heartbeats_reclaims_and_looks() {
         let what = |what: &str| format!("{what}, {statistics} statistics");
         let plan = scene.plan("settle_done", &format!("{ids}, {ones}, {nulls}")).await;
         plan.is_bounded(&what("settle done"), 30 * LIMIT);
+        let plan = scene.plan("settle_one", "2, 1, 'null'").await;
+        plan.is_bounded(&what("settle one"), 30);
         let plan = scene.plan("settle_same", &format!("{ids}, 1, 'null'")).await;
         plan.is_bounded(&what("settle same"), 30 * LIMIT);
         let plan = scene.plan("settle", &format!("{ids}, {ones}, {nulls}, {ones}, {none}, {half}")).await;
