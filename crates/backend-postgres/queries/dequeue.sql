@@ -87,6 +87,9 @@ WITH RECURSIVE asked AS MATERIALIZED (
         updated_at = statement_timestamp()
     WHERE j.ctid = ANY (ARRAY(SELECT l.row FROM locked l)) -- Locked, so nobody moves it.
     RETURNING j.*
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT l.queue_name, l.attempts - 1, NULL, -count(*) FROM leased l GROUP BY 1, 2
 )
 SELECT ARRAY[
            (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,

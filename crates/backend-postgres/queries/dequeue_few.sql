@@ -15,27 +15,34 @@ DECLARE
     saw_all boolean;
 BEGIN
 RETURN QUERY
-UPDATE {schema}.job_queue j SET
-    lease_until = statement_timestamp() + $3 * interval '1 microsecond', -- D7
-    locked_by = $4,
-    attempts = j.attempts + 1, -- D3
-    lease_epoch = j.lease_epoch + 1, -- D4
-    first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
-    updated_at = statement_timestamp()
-WHERE j.ctid = ANY (ARRAY( -- Locked, so nobody moves it.
-    SELECT k.ctid FROM {schema}.job_queue k
-    WHERE k.queue_name = $1 AND k.lease_until IS NULL AND k.attempts < k.max_attempts -- D1
-      AND k.available_at <= statement_timestamp()
-      AND NOT EXISTS (SELECT FROM {schema}.job_queue_config)
-      AND (SELECT count(*) < $5 FROM ( -- Known before anything is locked.
-               SELECT FROM {schema}.job_queue f
-               WHERE f.queue_name = $1 AND f.lease_until IS NULL AND f.attempts < f.max_attempts
-               ORDER BY f.priority DESC, f.available_at, f.id LIMIT $5
-           ) seen)
-    ORDER BY k.priority DESC, k.available_at, k.id LIMIT $2 FOR UPDATE SKIP LOCKED)) -- D2, D5, D6
-RETURNING NULL::bigint[], j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts,
-          j.max_attempts, j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error,
-          j.redrives, j.created_at, j.updated_at;
+WITH leased AS (
+    UPDATE {schema}.job_queue j SET
+        lease_until = statement_timestamp() + $3 * interval '1 microsecond', -- D7
+        locked_by = $4,
+        attempts = j.attempts + 1, -- D3
+        lease_epoch = j.lease_epoch + 1, -- D4
+        first_leased_at = coalesce(j.first_leased_at, statement_timestamp()), -- D8
+        updated_at = statement_timestamp()
+    WHERE j.ctid = ANY (ARRAY( -- Locked, so nobody moves it.
+        SELECT k.ctid FROM {schema}.job_queue k
+        WHERE k.queue_name = $1 AND k.lease_until IS NULL AND k.attempts < k.max_attempts -- D1
+          AND k.available_at <= statement_timestamp()
+          AND NOT EXISTS (SELECT FROM {schema}.job_queue_config)
+          AND (SELECT count(*) < $5 FROM ( -- Known before anything is locked.
+                   SELECT FROM {schema}.job_queue f
+                   WHERE f.queue_name = $1 AND f.lease_until IS NULL AND f.attempts < f.max_attempts
+                   ORDER BY f.priority DESC, f.available_at, f.id LIMIT $5
+               ) seen)
+        ORDER BY k.priority DESC, k.available_at, k.id LIMIT $2 FOR UPDATE SKIP LOCKED)) -- D2, D5, D6
+    RETURNING j.*
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT $1, l.attempts - 1, NULL, -1 FROM leased l
+)
+SELECT NULL::bigint[], j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
+       j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives, j.created_at,
+       j.updated_at
+FROM leased j;
 saw_all := FOUND;
 is_slow := clock_timestamp() - statement_timestamp() > $6 * interval '1 microsecond';
 IF NOT saw_all AND NOT EXISTS (SELECT FROM {schema}.job_queue_config) THEN

@@ -56,6 +56,9 @@ WITH RECURSIVE policy AS MATERIALIZED (
         updated_at = statement_timestamp()
     WHERE j.ctid = ANY (ARRAY(SELECT k.row FROM locked k)) -- Locked, so nobody moves it.
     RETURNING j.*
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT $1, l.attempts - 1, NULL, -count(*) FROM leased l GROUP BY 2
 )
 SELECT ARRAY[
            (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,

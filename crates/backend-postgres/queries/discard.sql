@@ -1,6 +1,10 @@
 -- Ends a job, whoever holds it (A2, A4).
 WITH finished AS (
     DELETE FROM {schema}.job_queue j WHERE j.id = $1::bigint RETURNING j.*
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT f.queue_name, f.attempts, {schema}.due(f.available_at), -1 FROM finished f
+    WHERE f.lease_until IS NULL AND f.attempts < f.max_attempts
 ), archived AS (
     INSERT INTO {schema}.job_history
         (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final,

@@ -6,6 +6,7 @@ CREATE FUNCTION {schema}.enqueue(
 #variable_conflict use_column
 BEGIN
 RETURN QUERY
+WITH accepted AS (
 INSERT INTO {schema}.job_queue
     (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
 SELECT n.queue_name, n.kind, n.priority, n.payload::json, n.headers::json,
@@ -23,6 +24,11 @@ LEFT JOIN (
     CROSS JOIN LATERAL {schema}.effective_policy(q.name) p
 ) d ON d.name = n.queue_name
 ORDER BY n.ord
-RETURNING id;
+RETURNING id, queue_name, available_at
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT a.queue_name, 0, {schema}.due(a.available_at), count(*) FROM accepted a GROUP BY 1, 3
+)
+SELECT a.id FROM accepted a;
 END
 $$;

@@ -29,7 +29,10 @@ WITH n AS MATERIALIZED (
     FROM n LEFT JOIN d ON d.name = n.queue_name
     ORDER BY n.ord
     ON CONFLICT (queue_name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-    RETURNING id, queue_name, unique_key
+    RETURNING id, queue_name, unique_key, available_at
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT a.queue_name, 0, {schema}.due(a.available_at), count(*) FROM accepted a GROUP BY 1, 3
 ), answer AS (
     SELECT a.id, a.queue_name, a.unique_key, false AS deduplicated FROM accepted a
     UNION ALL

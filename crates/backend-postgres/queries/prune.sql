@@ -20,6 +20,9 @@ WITH RECURSIVE queue (name) AS (
     WHERE ($2::text[] IS NULL OR q.name = ANY ($2::text[])) AND ($4::text IS NULL OR q.name < $4::text)
     LIMIT $7::integer -- U2
 ), pruned AS (
-    DELETE FROM {schema}.job_history h USING old o WHERE h.id = o.id RETURNING h.id
+    DELETE FROM {schema}.job_history h USING old o WHERE h.id = o.id RETURNING h.queue_name, h.status_final
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT p.queue_name, NULL, NULL, -count(*) FROM pruned p WHERE p.status_final = 'dead_letter' GROUP BY 1
 )
 SELECT count(*) FROM pruned

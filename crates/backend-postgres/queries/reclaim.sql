@@ -50,6 +50,11 @@ WITH RECURSIVE leasing (name) AS (
     WHERE j.id = ANY (ARRAY(SELECT id FROM due)) AND j.id = d.id AND j.attempts >= j.max_attempts
       AND (j.lease_until IS NULL OR j.lease_until <= statement_timestamp())
     RETURNING j.*
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT r.queue_name, r.attempts, {schema}.due(r.available_at), count(*) FROM requeued r GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT f.queue_name, NULL, NULL, count(*) FROM finished f GROUP BY 1
 ), archived AS (
     INSERT INTO {schema}.job_history
         (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final,

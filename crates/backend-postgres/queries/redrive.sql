@@ -29,6 +29,10 @@ WITH dead AS (
            statement_timestamp() -- X2, X3, X5
     FROM moved m
     RETURNING id, queue_name
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT r.queue_name, c.attempts, NULL, c.sign * count(*) FROM redriven r
+    CROSS JOIN (VALUES (0, 1), (NULL, -1)) AS c (attempts, sign) GROUP BY 1, 2, c.sign
 )
 SELECT r.id, r.queue_name FROM redriven r
 UNION ALL

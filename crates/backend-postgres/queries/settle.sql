@@ -36,7 +36,12 @@ WITH item AS MATERIALIZED (
     FROM item i
     WHERE j.id = ANY ($1::bigint[]) AND j.id = i.id AND j.lease_epoch = i.epoch AND coalesce(j.locked_by, '') <> '' -- S2, S10, S13
       AND (i.verdict = 2 OR i.verdict = 1 AND j.attempts < j.max_attempts)
-    RETURNING j.queue_name, j.available_at, i.ord, i.verdict
+    RETURNING j.queue_name, j.available_at, j.attempts, i.ord, i.verdict
+), counted AS (
+    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
+    SELECT r.queue_name, r.attempts, {schema}.due(r.available_at), count(*) FROM requeued r GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT f.queue_name, NULL, NULL, count(*) FROM finished f WHERE f.status_final = 'dead_letter' GROUP BY 1
 ), policy AS MATERIALIZED (
     SELECT q.queue_name, p.archive, p.concurrency_limit IS NOT NULL OR coalesce(p.queue_order = 'fifo', false) AS limited
     FROM (SELECT queue_name FROM finished WHERE EXISTS (SELECT FROM {schema}.job_queue_config)

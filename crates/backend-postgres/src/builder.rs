@@ -13,6 +13,7 @@ use crate::dequeue::Memory;
 use crate::migrate;
 use crate::schema::Schema;
 use crate::sql::Statements;
+use crate::upkeep::Upkeep;
 use crate::wake::{Hub, WakeupMode};
 use crate::{PgStore, Shared};
 
@@ -135,6 +136,7 @@ impl PgStoreBuilder {
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups, capabilities.events),
                 memory: Memory::new(can_listen && connector.is_some()),
+                upkeep: Upkeep::new(),
                 gatherer: Gatherer::new(FLIGHTS),
                 capabilities,
                 settings: self.clone(),

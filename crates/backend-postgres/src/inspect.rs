@@ -128,7 +128,7 @@ pub(crate) async fn receipts(
     Ok(worth)
 }
 
-/// Queues in numbers: one pass over the live jobs asked for, one over the index of dead letters.
+/// Queues in numbers (Q1 to Q3), without counting what waits: [`upkeep`](crate::upkeep) keeps the numbers few.
 pub(crate) async fn stats(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
@@ -144,7 +144,7 @@ pub(crate) async fn stats(
     );
     let selection = Selection::of(queues);
     let params = vec![selection.names(), selection.from(), selection.to()];
-    let rows: Vec<StatsRow> = Statement::<Row>::planned_anew(&sql.stats, params).rows(conn).await?;
+    let rows: Vec<StatsRow> = Statement::<Row>::new(&sql.stats, params).rows(conn).await?;
     let now = rows.first().map(|row| row.5.or_epoch()).unwrap_or_default();
     let mut tally = Tally::new(queues, now);
     for row in rows {

@@ -64,6 +64,7 @@ mod sql;
 mod statement;
 mod tls;
 mod tx;
+mod upkeep;
 mod wake;
 
 use std::fmt;
@@ -91,6 +92,7 @@ use crate::events::News;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 pub use crate::tx::TxError;
+use crate::upkeep::Upkeep;
 use crate::wake::Hub;
 pub use crate::wake::WakeupMode;
 
@@ -109,6 +111,7 @@ pub(crate) struct Shared {
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     memory: Memory,
+    upkeep: Upkeep,
     gatherer: Arc<Gatherer>,
     capabilities: Capabilities,
     schema: Schema,
@@ -117,7 +120,7 @@ pub(crate) struct Shared {
 }
 
 impl PgStore {
-    /// What the store says on each of its own connections, for its lists and numbers: their plans walk the indexes in order, and
+    /// What the store says on each of its own connections, for its lists: their plans walk the indexes in order, and
     /// are not compiled. What runs all the time brings its own settings along. Other
     /// people's statements are better off without.
     ///
@@ -272,6 +275,7 @@ impl Store for PgStore {
 
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
         let (mut conn, at) = self.shared.connection_at("reclaim").await?;
+        self.shared.upkeep.offer(&mut conn, &self.shared.sql).await;
         let answer = reclaim::reclaim(&mut conn, &self.shared.sql, limit).await;
         let reclaimed = conn.judge(answer, Write)?;
         self.shared.tell(|| News::reclaimed(&reclaimed, at));
@@ -370,6 +374,7 @@ impl Store for PgStore {
 
     async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>> {
         let mut conn = self.shared.connection("stats").await?;
+        self.shared.upkeep.offer(&mut conn, &self.shared.sql).await;
         let answer = inspect::stats(&mut conn, &self.shared.sql, queues).await;
         conn.judge(answer, Read)
     }

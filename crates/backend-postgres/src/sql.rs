@@ -73,10 +73,12 @@ statements!(
     settle(6),
     settle_done(3),
     settle_one(3),
-    settle_same(3);
+    settle_same(3),
+    stats(3);
     statements:
     create_limits,
     discard,
+    fold,
     is_finished,
     notify,
     notify_apart,
@@ -96,7 +98,6 @@ statements!(
     resume,
     retry_later,
     set_policy,
-    stats,
     stuck,
 );
 

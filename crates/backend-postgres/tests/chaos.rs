@@ -199,6 +199,10 @@ impl Factory {
         let dead = "SELECT count(*) FROM {schema}.job_history WHERE last_error::text LIKE '%lease_expired%'
                     AND status_final = 'dead_letter'";
         assert_eq!(self.count(completed).await + self.count(dead).await, self.count(finished).await);
+        let wrong = "SELECT count(*) FROM (
+            SELECT queue_name FROM {schema}.job_queue_count WHERE attempts IS NOT NULL
+            GROUP BY queue_name, attempts HAVING sum(jobs) <> 0) wrong";
+        assert_eq!(self.count(wrong).await, 0, "jobs are counted that are not there");
         let twice =
             "SELECT count(*) FROM (SELECT job FROM {schema}.ledger GROUP BY job HAVING count(*) > 1) twice";
         assert_eq!(self.count(twice).await, 0, "effects happened twice");

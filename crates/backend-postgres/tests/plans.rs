@@ -19,6 +19,7 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("settle_one", include_str!("../queries/settle_one.sql"), "1, 1, 'null'"),
     ("settle_same", include_str!("../queries/settle_same.sql"), "'{1}', 1, 'null'"),
     ("dequeue_limited", include_str!("../queries/dequeue_limited.sql"), "'{q}', NULL, NULL, '', 1, 1, 'w'"),
+    ("stats", include_str!("../queries/stats.sql"), "'{q}', NULL, NULL"),
     ("reclaim", include_str!("../queries/reclaim.sql"), "1"),
     ("facts", include_str!("../queries/facts.sql"), "'{q}', NULL, NULL"),
     ("heartbeat", include_str!("../queries/heartbeat.sql"), "'{1}', '{1}', 1"),
@@ -62,7 +63,8 @@ impl Scene {
             "INSERT INTO {schema}.job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at,
                                              created_at, updated_at)
              SELECT {queue}, 'work', {priority}, '{{\"n\":1}}', '{{}}', 5, {available_at}, now(), now()
-             FROM generate_series(1, {JOBS}) n"
+             FROM generate_series(1, {JOBS}) n;
+             SELECT {schema}.count_again()"
         ))
         .await
         .unwrap();
@@ -104,6 +106,22 @@ impl Scene {
 
     async fn claim_few(&mut self, queue: &str) -> Plan {
         self.plan("dequeue_few", &format!("'{queue}', {LIMIT}, 60000000, 'w', 16")).await
+    }
+
+    /// Numbers of all queues. Of the jobs themselves only a few are looked at; besides, there is a row for each minute in which
+    /// any become available.
+    async fn stats_are_bounded(&mut self, what: &str) {
+        let plan = self.plan("stats", "NULL, NULL, NULL").await;
+        plan.each(&mut |node| {
+            if node["Relation Name"] == "job_queue" {
+                let kind = node["Node Type"].as_str().unwrap_or_default();
+                assert_ne!(kind, "Seq Scan", "stats of {what}\n{}", plan.text);
+                let count = |name| node[name].as_f64().unwrap_or(0.0);
+                let read = (count("Actual Rows") + count("Rows Removed by Filter")) * count("Actual Loops");
+                assert!(read <= 500.0, "stats of {what}: {kind} reads {read} jobs\n{}", plan.text);
+            }
+        });
+        assert!(plan.pages() <= 1000, "stats of {what}: {} pages\n{}", plan.pages(), plan.text);
     }
 
     async fn claim_matching(&mut self) -> Plan {
@@ -213,6 +231,7 @@ async fn claims_are_bounded(mut scene: Scene, queues: &str, what: &str, pages: u
         plan.is_bounded(&format!("{what}, as if they were few, {statistics}"), CLAIM);
         let plan = scene.claim_matching().await;
         plan.is_bounded(&format!("{what} by prefix, {statistics}"), 2 * pages);
+        scene.stats_are_bounded(&format!("{what}, {statistics}")).await;
         scene.analyze().await;
     }
     scene.end().await;

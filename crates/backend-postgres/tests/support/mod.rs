@@ -117,7 +117,8 @@ impl Harness for Server {
                  first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by};
              UPDATE {schema}.job_history SET created_at = created_at - {by}, started_at = started_at - {by},
                  finished_at = finished_at - {by};
-             UPDATE {schema}.job_queue_limit SET full_at = full_at - {by}"
+             UPDATE {schema}.job_queue_limit SET full_at = full_at - {by};
+             SELECT {schema}.count_again()"
         ))
         .await?;
         database.handles.lock().unwrap().iter().for_each(PgStore::forget_positions);

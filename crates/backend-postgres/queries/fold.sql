@@ -1,0 +1,2 @@
+-- Sums up what was counted, if it is time.
+SELECT {schema}.fold_counts()
