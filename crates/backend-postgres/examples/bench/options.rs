@@ -45,7 +45,7 @@ const FULL: Sizes = Sizes {
     backlogs: [10_000, 1_000_000],
     front: 50_000,
     before: 200_000,
-    after: 50_000,
+    after: 150_000, // In three seconds chance would decide.
     transactions: 10_000,
 };
 
