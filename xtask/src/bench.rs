@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: each backend has an example `bench` that measures it, and so has the worker.
+//! `cargo xtask bench`: each backend has an example that measures it, and so has the worker.
 
 use clap::ValueEnum;
 
@@ -37,6 +37,11 @@ impl Backend {
         }
     }
 
+    /// The example that measures it. Each has a name of its own: they are all built into one directory.
+    fn example(self) -> String {
+        self.package().replace("leasehold-", "bench_")
+    }
+
     /// Installs what it needs, so that the benchmark has nothing left to do but to measure.
     fn prepare(self) -> Outcome {
         match self {
@@ -60,7 +65,8 @@ impl Backend {
 /// Runs the benchmark of `backend`, with `more` arguments of its own.
 pub(crate) fn run(backend: Backend, json: bool, more: &[String]) -> Outcome {
     backend.prepare()?;
-    let mut command = cargo(["run", "--release", "--package", backend.package(), "--example", "bench", "--"]);
+    let mut command =
+        cargo(["run", "--release", "--package", backend.package(), "--example", &backend.example(), "--"]);
     if matches!(backend, Backend::Mariadb) {
         command.arg("mariadb");
     }

@@ -3,7 +3,7 @@
 
 mod support;
 
-#[path = "../examples/bench/storm.rs"]
+#[path = "../examples/bench_mysql/storm.rs"]
 mod storm;
 
 use std::time::Duration;

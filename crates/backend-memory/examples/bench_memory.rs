@@ -1,6 +1,6 @@
 //! How fast the store in memory is, and whether a backlog of a million jobs slows it down.
 //!
-//! `cargo run --release -p leasehold-memory --example bench [-- --json]`
+//! `cargo run --release -p leasehold-memory --example bench_memory [-- --json]`
 //!
 //! Two stores, one with a small and one with a large backlog, take turns: each round measures the same number of
 //! operations on both, so that what disturbs the machine disturbs both. The table shows medians over the rounds.
