@@ -132,7 +132,7 @@ CREATE TABLE {schema}.job_queue_count (
     queue_name text COLLATE "C" NOT NULL,
     -- Of each of the jobs; null if they are dead letters.
     attempts integer,
-    -- The minute in which they become available, if that was later than now.
+    -- The minute in which they become available, if that was not long past.
     due timestamptz,
     jobs bigint NOT NULL,
     is_sum boolean NOT NULL DEFAULT false
@@ -220,9 +220,10 @@ BEGIN
 END
 $$;
 
--- Under which minute a waiting job is counted.
+-- Under which minute a waiting job is counted, unless that is long past. The last minutes count as the present: who reads the numbers may have
+-- asked for the time a little before somebody whose work he already sees.
 CREATE FUNCTION {schema}.due(available_at timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN available_at > statement_timestamp() THEN date_trunc('minute', available_at) END
+    SELECT CASE WHEN available_at > statement_timestamp() - interval '2 minutes' THEN date_trunc('minute', available_at) END
 $$;
 
 -- Counts the jobs themselves: once in an hour, and whenever somebody has changed rows by hand. What is deleted, and what is counted, is
@@ -231,6 +232,7 @@ CREATE FUNCTION {schema}.count_again() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     began timestamptz;
 BEGIN
+    INSERT INTO {schema}.job_queue_upkeep (fold_at, count_at) VALUES (clock_timestamp(), clock_timestamp()) ON CONFLICT DO NOTHING;
     PERFORM FROM {schema}.job_queue_upkeep FOR UPDATE;
     began := clock_timestamp();
     WITH gone AS (DELETE FROM {schema}.job_queue_count)
@@ -247,32 +249,49 @@ BEGIN
 END
 $$;
 
--- Makes one row of many, unless somebody has just done it or is doing it. It takes a hundredth of the time at most, even
--- if somebody holds an old snapshot open and what was deleted stays.
+-- Makes one row of many, unless somebody has just done it or is doing it. So many at a time that no timeout ends it; if there are
+-- more, it is soon time again.
 CREATE FUNCTION {schema}.fold_counts() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     counts_again boolean;
-    began timestamptz := clock_timestamp();
+    began timestamptz;
+    folded integer;
+    took interval;
 BEGIN
+    IF current_setting('transaction_read_only')::boolean THEN
+        RETURN false;
+    END IF;
     SELECT u.count_at <= clock_timestamp() INTO counts_again FROM {schema}.job_queue_upkeep u
     WHERE u.fold_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
+        INSERT INTO {schema}.job_queue_upkeep (fold_at, count_at)
+        SELECT clock_timestamp(), clock_timestamp() WHERE NOT EXISTS (SELECT FROM {schema}.job_queue_upkeep)
+        ON CONFLICT DO NOTHING;
         RETURN false;
     END IF;
     IF counts_again THEN
-        PERFORM {schema}.count_again();
-    ELSE
-        WITH gone AS (
-            DELETE FROM {schema}.job_queue_count c
-            WHERE NOT c.is_sum OR c.due IS NULL OR c.due < date_trunc('minute', statement_timestamp())
-            RETURNING c.*
-        )
-        INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs, is_sum)
-        SELECT g.queue_name, g.attempts, CASE WHEN g.due >= date_trunc('minute', statement_timestamp()) THEN g.due END, sum(g.jobs), true
-        FROM gone g GROUP BY 1, 2, 3 HAVING sum(g.jobs) <> 0;
+        BEGIN
+            PERFORM {schema}.count_again();
+        EXCEPTION WHEN query_canceled THEN -- There are more jobs than a timeout allows to count. The numbers are right even so.
+            UPDATE {schema}.job_queue_upkeep SET count_at = clock_timestamp() + interval '1 hour';
+        END;
     END IF;
-    UPDATE {schema}.job_queue_upkeep
-    SET fold_at = clock_timestamp() + greatest(interval '10 seconds', 100 * (clock_timestamp() - began));
+    began := clock_timestamp();
+    WITH many AS MATERIALIZED (
+        SELECT c.ctid AS row FROM {schema}.job_queue_count c
+        WHERE NOT c.is_sum OR c.due IS NULL OR c.due <= statement_timestamp() - interval '2 minutes' LIMIT 50000
+    ), gone AS (
+        DELETE FROM {schema}.job_queue_count c WHERE c.ctid = ANY (ARRAY(SELECT m.row FROM many m)) RETURNING c.*
+    ), sums AS (
+        INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs, is_sum)
+        SELECT g.queue_name, g.attempts, CASE WHEN g.due > statement_timestamp() - interval '2 minutes' THEN g.due END, sum(g.jobs), true
+        FROM gone g GROUP BY 1, 2, 3 HAVING sum(g.jobs) <> 0
+    )
+    SELECT count(*) INTO folded FROM many;
+    took := clock_timestamp() - began;
+    UPDATE {schema}.job_queue_upkeep SET fold_at = clock_timestamp() + CASE
+        WHEN folded < 50000 THEN least(greatest(interval '10 seconds', 10 * took), interval '1 minute')
+        ELSE least(10 * took, interval '10 seconds') END;
     RETURN true;
 END
 $$;

@@ -89,7 +89,7 @@ WITH RECURSIVE asked AS MATERIALIZED (
     RETURNING j.*
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
-    SELECT l.queue_name, l.attempts - 1, NULL, -count(*) FROM leased l GROUP BY 1, 2
+    SELECT l.queue_name, l.attempts - 1, {schema}.due(l.available_at), -count(*) FROM leased l GROUP BY 1, 2, 3
 )
 SELECT ARRAY[
            (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,

@@ -37,7 +37,7 @@ WITH leased AS (
     RETURNING j.*
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
-    SELECT $1, l.attempts - 1, NULL, -1 FROM leased l
+    SELECT $1, l.attempts - 1, {schema}.due(l.available_at), -1 FROM leased l
 )
 SELECT NULL::bigint[], j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,
        j.available_at, j.lease_until, j.locked_by, j.lease_epoch, j.first_leased_at, j.last_error, j.redrives, j.created_at,

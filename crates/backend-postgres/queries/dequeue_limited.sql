@@ -160,7 +160,7 @@ WITH RECURSIVE waiting (step, round, name) AS (
     RETURNING j.*, array_position(ARRAY(SELECT l.id FROM locked l), j.id)::bigint AS place
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
-    SELECT l.queue_name, l.attempts - 1, NULL, -count(*) FROM leased l GROUP BY 1, 2
+    SELECT l.queue_name, l.attempts - 1, {schema}.due(l.available_at), -count(*) FROM leased l GROUP BY 1, 2, 3
 ), granted AS (
     UPDATE {schema}.job_queue_limit k SET
         version = k.version + 1,

@@ -58,7 +58,7 @@ WITH RECURSIVE policy AS MATERIALIZED (
     RETURNING j.*
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
-    SELECT $1, l.attempts - 1, NULL, -count(*) FROM leased l GROUP BY 2
+    SELECT $1, l.attempts - 1, {schema}.due(l.available_at), -count(*) FROM leased l GROUP BY 2, 3
 )
 SELECT ARRAY[
            (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,

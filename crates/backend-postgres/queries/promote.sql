@@ -10,6 +10,6 @@ WITH waiting AS MATERIALIZED (
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
     SELECT w.queue_name, w.attempts, c.due, c.jobs FROM waiting w
-    CROSS JOIN LATERAL (VALUES ({schema}.due(w.available_at), -1), (NULL, 1)) AS c (due, jobs)
+    CROSS JOIN LATERAL (VALUES ({schema}.due(w.available_at), -1), ({schema}.due(statement_timestamp()), 1)) AS c (due, jobs)
 )
 SELECT queue_name, EXISTS (SELECT FROM promoted) FROM {schema}.job_queue WHERE id = $1::bigint

@@ -31,8 +31,8 @@ WITH dead AS (
     RETURNING id, queue_name
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
-    SELECT r.queue_name, c.attempts, NULL, c.sign * count(*) FROM redriven r
-    CROSS JOIN (VALUES (0, 1), (NULL, -1)) AS c (attempts, sign) GROUP BY 1, 2, c.sign
+    SELECT r.queue_name, c.attempts, c.due, c.sign * count(*) FROM redriven r
+    CROSS JOIN (VALUES (0, {schema}.due(statement_timestamp()), 1), (NULL, NULL, -1)) AS c (attempts, due, sign) GROUP BY 1, 2, 3, c.sign
 )
 SELECT r.id, r.queue_name FROM redriven r
 UNION ALL

@@ -13,8 +13,8 @@ use crate::error::{Effect, Failure};
 use crate::sql::Statements;
 use crate::statement::Statement;
 
-/// How often a process offers it, which is as often as it is worth doing.
-const EVERY: Duration = Duration::from_secs(10);
+/// How often a process offers it. The server agrees every ten seconds, and sooner if there is much.
+const EVERY: Duration = Duration::from_secs(2);
 
 /// When this process offers it next.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_offered_at_once_and_then_every_ten_seconds() {
+    fn it_is_offered_at_once_and_then_every_two_seconds() {
         let upkeep = Upkeep::new();
         let now = Instant::now();
         assert!(upkeep.is_due(now));

@@ -283,7 +283,11 @@ async fn who_reclaims_makes_one_row_of_many() {
     assert_eq!(scene.number(rows).await, 100);
     let one = BatchSize::new(1).unwrap();
     scene.store.reclaim(one).await.unwrap();
-    assert_eq!(scene.number(rows).await, 3, "one for now, and one for each minute");
+    let sums = scene.number(rows).await;
+    assert!(
+        (3..=4).contains(&sums),
+        "one for now, or two if it has become another minute, and one for each minute: {sums}"
+    );
     scene.agrees("summed up").await;
     scene.store.enqueue(&[later(0), later(0), later(1)]).await.unwrap();
     scene.run("UPDATE {schema}.job_queue_upkeep SET fold_at = now() + interval '1 hour'").await;
@@ -298,7 +302,7 @@ async fn who_reclaims_makes_one_row_of_many() {
         scene.number("SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum").await,
         0
     );
-    assert_eq!(scene.number(rows).await, 5, "sums stay until they are due: there may be many");
+    assert_eq!(scene.number(rows).await, sums + 2, "sums stay until they are due: there may be many");
     scene.agrees("summed up twice").await;
 }
 
@@ -338,6 +342,84 @@ async fn rows_are_summed_up_while_they_are_published() {
     for _ in 0..2 {
         scene.store.enqueue(&[NewJob::builder("q", "work").build().unwrap()]).await.unwrap();
     }
+    let rows = "SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum";
+    assert_eq!(scene.number(rows).await, 2);
     scene.fold(false).await;
-    assert_eq!(scene.number("SELECT count(*) AS count FROM {schema}.job_queue_count").await, 1);
+    assert_eq!(scene.number(rows).await, 0);
+}
+
+/// Who reads has the time of his statement, and may see what somebody else has done a little later.
+#[tokio::test]
+async fn a_reader_whose_time_is_old_agrees() {
+    let scene = Scene::new().await;
+    let mut reader = scene.store.pool().get().await.unwrap();
+    let mut writer = scene.store.pool().get().await.unwrap();
+    let lock = "SELECT pg_advisory_lock(hashtext('{schema}'))";
+    writer.batch_execute(&scene.sql(lock)).await.unwrap();
+    // The time of a statement in a procedure is that of its call; the second transaction has a snapshot of its own.
+    let prepare =
+        "SET default_transaction_isolation = 'repeatable read'; CREATE TEMP TABLE found (line text)";
+    reader.batch_execute(prepare).await.unwrap();
+    let read = scene.sql(&format!(
+        "DO $do$ BEGIN
+             PERFORM pg_advisory_lock(hashtext('{{schema}}'));
+             COMMIT;
+             INSERT INTO found SELECT line FROM ({DISAGREEMENT}) x;
+         END $do$"
+    ));
+    let waits = "SELECT count(*) AS count FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                 AND objid = hashtext('{schema}')::bit(32)::bigint::oid";
+    let reading = async { reader.batch_execute(&read).await.unwrap() };
+    let writing = async {
+        while scene.number(waits).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let jobs =
+            [NewJob::builder("q", "work").build().unwrap(), NewJob::builder("r", "work").build().unwrap()];
+        scene.store.enqueue(&jobs).await.unwrap();
+        assert_eq!(scene.store.dequeue(&Dequeue::new("r", "w").unwrap()).await.unwrap().len(), 1);
+        scene.fold(true).await;
+        writer.batch_execute(&scene.sql("SELECT pg_advisory_unlock(hashtext('{schema}'))")).await.unwrap();
+    };
+    tokio::join!(reading, writing);
+    let lines: Vec<Line> = diesel::sql_query("SELECT line FROM found").load(&mut reader).await.unwrap();
+    let lines: Vec<String> = lines.into_iter().filter_map(|line| line.line).collect();
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+#[tokio::test]
+async fn numbers_survive_the_loss_of_the_upkeep() {
+    let scene = Scene::new().await;
+    scene.store.enqueue(&[NewJob::builder("q", "work").build().unwrap()]).await.unwrap();
+    scene.run("TRUNCATE {schema}.job_queue_upkeep; SELECT {schema}.fold_counts(); SELECT {schema}.fold_counts()").await;
+    let rows = "SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum";
+    assert_eq!(scene.number(rows).await, 0, "nobody sums up any more");
+    scene.agrees("counted again").await;
+}
+
+#[tokio::test]
+async fn who_may_not_write_sums_up_nothing() {
+    let scene = Scene::new().await;
+    scene.store.enqueue(&[NewJob::builder("q", "work").build().unwrap()]).await.unwrap();
+    scene.run("BEGIN READ ONLY; SELECT {schema}.fold_counts(); COMMIT").await;
+    assert_eq!(scene.number("SELECT count(*) AS count FROM {schema}.job_queue_count WHERE is_sum").await, 0);
+}
+
+/// More rows than are summed up at once, in a time that is too short to count the jobs.
+#[tokio::test]
+async fn a_great_many_rows_are_summed_up_bit_by_bit() {
+    let scene = Scene::new().await;
+    scene
+        .run(
+            "INSERT INTO {schema}.job_queue_count (queue_name, attempts, jobs)
+         SELECT 'q', 0, CASE n % 2 WHEN 0 THEN 1 ELSE -1 END FROM generate_series(1, 70000) n",
+        )
+        .await;
+    let rows = "SELECT count(*) AS count FROM {schema}.job_queue_count";
+    scene.fold(false).await;
+    assert!((20_000..=20_001).contains(&scene.number(rows).await));
+    let soon = "SELECT count(*) AS count FROM {schema}.job_queue_upkeep WHERE fold_at <= now() + interval '10 seconds'";
+    assert_eq!(scene.number(soon).await, 1, "the rest has to wait");
+    scene.fold(false).await;
+    assert_eq!(scene.number(rows).await, 0);
 }
