@@ -62,7 +62,9 @@ WITH RECURSIVE waiting (step, round, name) AS (
         CROSS JOIN LATERAL (
             SELECT CASE WHEN p.fifo OR p.concurrency_limit IS NOT NULL THEN
                 CASE WHEN p.fifo THEN 1 ELSE p.concurrency_limit END - (
-                    SELECT count(*) FROM {schema}.job_queue j WHERE j.queue_name = a.name AND j.lease_until IS NOT NULL)
+                    SELECT count(*) FROM ( -- In an order, lest the planner take another index: it would read the whole queue.
+                        SELECT FROM {schema}.job_queue j WHERE j.queue_name = a.name AND j.lease_until IS NOT NULL
+                        ORDER BY j.lease_until LIMIT CASE WHEN p.fifo THEN 1 ELSE p.concurrency_limit END) l)
             END::integer AS free
         ) places
         CROSS JOIN LATERAL (
@@ -99,14 +101,14 @@ WITH RECURSIVE waiting (step, round, name) AS (
     ) o
 ), held AS MATERIALIZED (
     SELECT k.queue_name, k.version FROM {schema}.job_queue_limit k
-    WHERE k.queue_name IN (SELECT name FROM open WHERE limited)
+    WHERE k.queue_name = ANY (ARRAY(SELECT o.name FROM open o WHERE o.limited)) -- A list: there may be ten thousand others.
     ORDER BY k.queue_name FOR UPDATE
 ), served AS MATERIALIZED (
-    SELECT o.* FROM open o LEFT JOIN held h ON h.queue_name = o.name
-    WHERE (NOT coalesce(o.limited, false) OR h.version = o.version)
+    SELECT o.* FROM open o
+    WHERE (NOT coalesce(o.limited, false) OR (o.name, o.version) IN (SELECT h.queue_name, h.version FROM held h))
       AND NOT EXISTS (SELECT FROM open WHERE limited AND version IS NULL)
 ), candidate AS MATERIALIZED (
-    SELECT c.*, s.name, s.max_lease_us, s.turn,
+    SELECT c.*, s.name, s.max_lease_us, s.limited, s.full_at, s.rate_per_sec, s.rate_burst, s.turn,
            row_number() OVER (PARTITION BY s.name ORDER BY c.priority DESC, c.available_at, c.id) AS round
     FROM served s CROSS JOIN LATERAL (
         (SELECT j.id, j.priority, j.available_at FROM {schema}.job_queue j
@@ -138,7 +140,7 @@ WITH RECURSIVE waiting (step, round, name) AS (
                  c.priority DESC, c.available_at, c.id) AS place -- D6
     FROM candidate c
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.row, p.name, p.max_lease_us FROM (SELECT * FROM picked ORDER BY place) p
+    SELECT j.id, j.row, p.name, p.max_lease_us, p.limited, p.full_at, p.rate_per_sec, p.rate_burst FROM (SELECT * FROM picked ORDER BY place) p
     CROSS JOIN LATERAL (
         SELECT j.id, j.ctid AS row FROM {schema}.job_queue j
         WHERE j.id = p.id -- The rest in words that no index knows.
@@ -166,11 +168,11 @@ WITH RECURSIVE waiting (step, round, name) AS (
         version = k.version + 1,
         full_at = CASE WHEN s.rate_per_sec IS NOT NULL THEN least( -- P3
             greatest(coalesce(s.full_at, statement_timestamp()), statement_timestamp())
-                + round(g.count / s.rate_per_sec * 1000000) * interval '1 microsecond',
+                + round(s.count / s.rate_per_sec * 1000000) * interval '1 microsecond',
             timestamptz '9999-12-31 23:59:59.999999+00') END,
         rate_per_sec = s.rate_per_sec, rate_burst = s.rate_burst
-    FROM served s JOIN (SELECT name, count(*) FROM locked GROUP BY name) g ON g.name = s.name
-    WHERE k.queue_name = s.name AND s.limited
+    FROM (SELECT l.name, l.full_at, l.rate_per_sec, l.rate_burst, count(*) FROM locked l WHERE l.limited GROUP BY 1, 2, 3, 4) s
+    WHERE k.queue_name = s.name
 )
 SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS place,
        0::bigint AS id, o.name AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,

@@ -19,11 +19,7 @@ WITH RECURSIVE named (name) AS (
         WHERE j.queue_name > l.name AND j.queue_name < $3::text ORDER BY j.queue_name LIMIT 1) n
 )
 SELECT q.name, statement_timestamp() AS now,
-       (SELECT count(*) FROM {schema}.job_queue j WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS leased,
-       (SELECT min(j.lease_until) FROM {schema}.job_queue j
-        WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_lease_until,
-       (SELECT min(j.id) FROM {schema}.job_queue j
-        WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL) AS first_leased_id,
+       held.leased, held.first_lease_until, held.first_leased_id,
        coalesce((SELECT true FROM {schema}.job_queue j
                  WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts >= j.max_attempts
                  ORDER BY j.id LIMIT 1), false) AS exhausted,
@@ -33,6 +29,13 @@ SELECT q.name, statement_timestamp() AS now,
        k.full_at, k.rate_per_sec, k.rate_burst
 FROM (SELECT name FROM named UNION ALL SELECT name FROM live WHERE $1::text[] IS NULL) q
 LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = q.name
+CROSS JOIN LATERAL (
+    SELECT count(*) AS leased, min(l.lease_until) AS first_lease_until, min(l.id) AS first_leased_id FROM (
+        SELECT j.id, j.lease_until FROM {schema}.job_queue j
+        WHERE j.queue_name = q.name AND j.lease_until IS NOT NULL
+        ORDER BY j.lease_until -- Lest the planner take another index: it would read the whole queue.
+    ) l
+) held
 LEFT JOIN LATERAL (
     SELECT j.id, j.available_at, j.lease_until IS NULL AND j.attempts < j.max_attempts AS waits
     FROM {schema}.job_queue j WHERE j.queue_name = q.name ORDER BY j.id + 0 LIMIT 1
