@@ -277,17 +277,21 @@ BEGIN
         END;
     END IF;
     began := clock_timestamp();
-    WITH many AS MATERIALIZED (
+    WITH fresh AS MATERIALIZED (
+        SELECT c.ctid AS row, c.queue_name FROM {schema}.job_queue_count c
+        WHERE NOT c.is_sum OR c.due <= statement_timestamp() - interval '2 minutes' LIMIT 50000
+    ), old AS MATERIALIZED ( -- Of these queues, and no others: where nothing happens nothing is written.
         SELECT c.ctid AS row FROM {schema}.job_queue_count c
-        WHERE NOT c.is_sum OR c.due IS NULL OR c.due <= statement_timestamp() - interval '2 minutes' LIMIT 50000
+        WHERE c.is_sum AND c.due IS NULL AND c.queue_name IN (SELECT f.queue_name FROM fresh f)
     ), gone AS (
-        DELETE FROM {schema}.job_queue_count c WHERE c.ctid = ANY (ARRAY(SELECT m.row FROM many m)) RETURNING c.*
+        DELETE FROM {schema}.job_queue_count c
+        WHERE c.ctid = ANY (ARRAY(SELECT f.row FROM fresh f UNION ALL SELECT o.row FROM old o)) RETURNING c.*
     ), sums AS (
         INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs, is_sum)
         SELECT g.queue_name, g.attempts, CASE WHEN g.due > statement_timestamp() - interval '2 minutes' THEN g.due END, sum(g.jobs), true
         FROM gone g GROUP BY 1, 2, 3 HAVING sum(g.jobs) <> 0
     )
-    SELECT count(*) INTO folded FROM many;
+    SELECT count(*) INTO folded FROM fresh;
     took := clock_timestamp() - began;
     UPDATE {schema}.job_queue_upkeep SET fold_at = clock_timestamp() + CASE
         WHEN folded < 50000 THEN least(greatest(interval '10 seconds', 10 * took), interval '1 minute')

@@ -423,3 +423,22 @@ async fn a_great_many_rows_are_summed_up_bit_by_bit() {
     scene.fold(false).await;
     assert_eq!(scene.number(rows).await, 0);
 }
+
+#[tokio::test]
+async fn where_nothing_happens_nothing_is_written() {
+    let scene = Scene::new().await;
+    for queue in ["busy", "idle"] {
+        scene.store.enqueue(&[NewJob::builder(queue, "work").build().unwrap()]).await.unwrap();
+    }
+    scene.run("UPDATE {schema}.job_queue SET available_at = now() - interval '1 hour'").await;
+    scene.fold(true).await;
+    let sums = "SELECT count(*) AS count FROM {schema}.job_queue_count WHERE is_sum AND due IS NULL";
+    assert_eq!(scene.number(sums).await, 2);
+    let place = "SELECT (ctid::text::point)[1]::bigint AS count FROM {schema}.job_queue_count WHERE queue_name = 'idle'";
+    let before = scene.number(place).await;
+    assert_eq!(scene.store.dequeue(&Dequeue::new("busy", "w").unwrap()).await.unwrap().len(), 1);
+    scene.fold(false).await;
+    assert_eq!(scene.number(sums).await, 1, "one and minus one are nothing");
+    assert_eq!(scene.number(place).await, before, "the row of the idle queue was written anew");
+    scene.agrees("summed up").await;
+}
