@@ -1,10 +1,13 @@
 //! What the benchmarks of the backends have in common: the jobs, what is done with them, and how the results are printed.
 
-#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints its results")]
 
 pub mod load;
 pub mod options;
+mod rounds;
 pub mod table;
+
+pub use crate::rounds::{named, rounds};
 
 /// Whatever goes wrong ends the run: a number that was measured while something was wrong is no number.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

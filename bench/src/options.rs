@@ -78,11 +78,19 @@ where
     }
 }
 
-fn value(option: &str, args: &mut impl Iterator<Item = String>) -> Result<String> {
+/// What stands after an option.
+///
+/// # Errors
+/// If nothing does.
+pub fn value(option: &str, args: &mut impl Iterator<Item = String>) -> Result<String> {
     args.next().ok_or_else(|| format!("{option} needs a value").into())
 }
 
-fn number(option: &str, args: &mut impl Iterator<Item = String>) -> Result<usize> {
+/// A number that stands after an option.
+///
+/// # Errors
+/// If none does, or 0.
+pub fn number(option: &str, args: &mut impl Iterator<Item = String>) -> Result<usize> {
     let number = value(option, args)?.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| Failure::from(format!("{option} needs a number from 1 on")))
 }

@@ -22,7 +22,7 @@ mod tx_settle;
 use std::time::Duration;
 
 pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
-use leasehold_bench::{Measured, table};
+use leasehold_bench::{rounds, table};
 use leasehold_servers::{Mysql, MysqlFlavor, Settings};
 
 use crate::measure::Measure;
@@ -66,24 +66,11 @@ fn main() -> Result {
         println!("{told}");
         return Ok(());
     }
-    let rounds = runtime.block_on(bench.rounds())?;
+    let measure_all = rounds(&bench.options.measures, bench.options.rounds, async |measure: Measure| {
+        measure.round(&bench).await
+    });
+    let rounds = runtime.block_on(measure_all)?;
     runtime.shutdown_timeout(Duration::from_secs(2));
     table::print(&rounds, bench.options.json);
     Ok(())
-}
-
-impl Bench {
-    /// The rates of each measure, round by round.
-    async fn rounds(&self) -> Result<Vec<(Measure, Vec<Rates>)>> {
-        let mut rounds: Vec<_> = self.options.measures.iter().map(|measure| (*measure, Vec::new())).collect();
-        for round in 1..=self.options.rounds {
-            for (measure, rates) in &mut rounds {
-                eprint!("round {round} of {}: {:<15} … ", self.options.rounds, measure.name());
-                let measured = measure.round(self).await?;
-                eprintln!("ours {:>8.0}, limit {:>8.0}", measured.ours, measured.limit);
-                rates.push(measured);
-            }
-        }
-        Ok(rounds)
-    }
 }

@@ -1,7 +1,9 @@
 //! What the command line says.
 
+use leasehold_bench::options::{number, value};
+
+use crate::Result;
 use crate::measure::Measure;
-use crate::{Failure, Result};
 
 /// How many lanes drain, each with a claim and a settlement under way: as many connections as pgbench has, so that neither
 /// gets the larger share of a busy machine.
@@ -79,13 +81,4 @@ impl Options {
         }
         Ok(options)
     }
-}
-
-fn value(option: &str, args: &mut impl Iterator<Item = String>) -> Result<String> {
-    args.next().ok_or_else(|| format!("{option} needs a value").into())
-}
-
-fn number(option: &str, args: &mut impl Iterator<Item = String>) -> Result<usize> {
-    let number = value(option, args)?.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| Failure::from(format!("{option} needs a number from 1 on")))
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use leasehold_bench::{Measured, Rates};
+use leasehold_bench::{Measured, Rates, named};
 
 use crate::{Bench, Failure, Result, drain, enqueue, latency, many_queues};
 
@@ -60,7 +60,6 @@ impl Measured for Measure {
 impl FromStr for Measure {
     type Err = Failure;
     fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|measure| measure.name() == name);
-        found.ok_or_else(|| format!("{name} is not measured: see docs/benchmarks.md").into())
+        named(&Self::ALL, name)
     }
 }

@@ -16,7 +16,7 @@ mod measure;
 mod tx_settle;
 
 pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
-use leasehold_bench::{Measured, table};
+use leasehold_bench::{rounds, table};
 
 use crate::measure::Measure;
 
@@ -25,21 +25,9 @@ pub(crate) type Options = leasehold_bench::options::Options<Measure>;
 
 fn main() -> Result {
     let options = Options::parse(std::env::args().skip(1), &Measure::ALL)?;
-    let rounds = tokio::runtime::Runtime::new()?.block_on(rounds(&options))?;
+    let measure_all =
+        rounds(&options.measures, options.rounds, async |measure: Measure| measure.round(&options).await);
+    let rounds = tokio::runtime::Runtime::new()?.block_on(measure_all)?;
     table::print(&rounds, options.json);
     Ok(())
-}
-
-/// The rates of each measure, round by round.
-async fn rounds(options: &Options) -> Result<Vec<(Measure, Vec<Rates>)>> {
-    let mut rounds: Vec<_> = options.measures.iter().map(|measure| (*measure, Vec::new())).collect();
-    for round in 1..=options.rounds {
-        for (measure, rates) in &mut rounds {
-            eprint!("round {round} of {}: {:<15} … ", options.rounds, measure.name());
-            let measured = measure.round(options).await?;
-            eprintln!("ours {:>8.0}, limit {:>8.0}", measured.ours, measured.limit);
-            rates.push(measured);
-        }
-    }
-    Ok(rounds)
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::Options;
-use leasehold_bench::{Measured, Rates};
+use leasehold_bench::{Measured, Rates, named};
 
 use crate::{Failure, Result, backlog, drain, enqueue, tx_settle};
 
@@ -57,7 +57,6 @@ impl Measured for Measure {
 impl FromStr for Measure {
     type Err = Failure;
     fn from_str(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|measure| measure.name() == name);
-        found.ok_or_else(|| format!("{name} is not measured: see docs/benchmarks.md").into())
+        named(&Self::ALL, name)
     }
 }
