@@ -205,6 +205,7 @@ impl Courier for Shared {
             None => enqueue::enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
         };
         let (answers, others_told) = conn.judge(answer, Write)?;
+        self.has_counted();
         self.tell(|| News::enqueued(jobs, &answers, at));
         let queues = jobs.iter().map(|job| job.queue());
         if others_told {
@@ -243,6 +244,9 @@ impl Store for PgStore {
         let mut conn = self.shared.connection("dequeue").await?;
         let answer = dequeue::dequeue(&mut conn, &self.shared.sql, &self.shared.memory, request).await;
         let jobs = conn.judge(answer, Write)?;
+        if !jobs.is_empty() {
+            self.shared.has_counted();
+        }
         self.shared.tell(|| News::leased(&jobs));
         Ok(jobs)
     }
@@ -275,7 +279,6 @@ impl Store for PgStore {
 
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
         let (mut conn, at) = self.shared.connection_at("reclaim").await?;
-        self.shared.upkeep.offer(&mut conn, &self.shared.sql).await;
         let answer = reclaim::reclaim(&mut conn, &self.shared.sql, limit).await;
         let reclaimed = conn.judge(answer, Write)?;
         self.shared.tell(|| News::reclaimed(&reclaimed, at));
@@ -374,9 +377,10 @@ impl Store for PgStore {
 
     async fn stats(&self, queues: &Queues) -> Result<Vec<QueueStats>> {
         let mut conn = self.shared.connection("stats").await?;
-        self.shared.upkeep.offer(&mut conn, &self.shared.sql).await;
         let answer = inspect::stats(&mut conn, &self.shared.sql, queues).await;
-        conn.judge(answer, Read)
+        let stats = conn.judge(answer, Read)?;
+        self.shared.is_asked_for_numbers();
+        Ok(stats)
     }
 
     async fn next_available_at(&self, queues: &Queues) -> Result<Option<NextAvailable>> {

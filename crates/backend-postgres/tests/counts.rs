@@ -269,7 +269,7 @@ async fn claims_of_small_queues_are_counted() {
 }
 
 #[tokio::test]
-async fn who_reclaims_makes_one_row_of_many() {
+async fn one_row_is_made_of_many() {
     let scene = Scene::new().await;
     let hour = scene.store.now().await.unwrap().duration_trunc(TimeDelta::hours(1)).unwrap();
     let later = |minute| {
@@ -281,8 +281,7 @@ async fn who_reclaims_makes_one_row_of_many() {
     }
     let rows = "SELECT count(*) AS count FROM {schema}.job_queue_count";
     assert_eq!(scene.number(rows).await, 100);
-    let one = BatchSize::new(1).unwrap();
-    scene.store.reclaim(one).await.unwrap();
+    scene.fold(false).await;
     let sums = scene.number(rows).await;
     assert!(
         (3..=4).contains(&sums),
@@ -291,17 +290,11 @@ async fn who_reclaims_makes_one_row_of_many() {
     scene.agrees("summed up").await;
     scene.store.enqueue(&[later(0), later(0), later(1)]).await.unwrap();
     scene.run("UPDATE {schema}.job_queue_upkeep SET fold_at = now() + interval '1 hour'").await;
-    let other = PgStore::builder().schema(scene.schema.clone()).from_pool(scene.store.pool().clone());
-    other.reclaim(one).await.unwrap();
-    assert_eq!(
-        scene.number("SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum").await,
-        2
-    );
+    scene.run("SELECT {schema}.fold_counts()").await; // It is not time.
+    let deltas = "SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum";
+    assert_eq!(scene.number(deltas).await, 2);
     scene.fold(false).await;
-    assert_eq!(
-        scene.number("SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum").await,
-        0
-    );
+    assert_eq!(scene.number(deltas).await, 0);
     assert_eq!(scene.number(rows).await, sums + 2, "sums stay until they are due: there may be many");
     scene.agrees("summed up twice").await;
 }
@@ -440,5 +433,36 @@ async fn where_nothing_happens_nothing_is_written() {
     scene.fold(false).await;
     assert_eq!(scene.number(sums).await, 1, "one and minus one are nothing");
     assert_eq!(scene.number(place).await, before, "the row of the idle queue was written anew");
+    scene.agrees("summed up").await;
+}
+
+/// Waits until nothing is left to be summed up, which happens beside everything else.
+async fn summed_up(scene: &Scene) {
+    let rows = "SELECT count(*) AS count FROM {schema}.job_queue_count WHERE NOT is_sum";
+    let wait = async {
+        while scene.number(rows).await > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("nobody sums up");
+}
+
+#[tokio::test]
+async fn who_asks_for_numbers_sums_up() {
+    let scene = Scene::new().await;
+    scene.store.enqueue(&[NewJob::builder("q", "work").build().unwrap()]).await.unwrap();
+    scene.store.stats(&Queues::all()).await.unwrap();
+    summed_up(&scene).await;
+}
+
+#[tokio::test]
+async fn who_has_done_much_sums_up() {
+    let scene = Scene::new().await;
+    let two = [0, 1].map(|_| NewJob::builder("q", "work").build().unwrap());
+    for _ in 0..500 {
+        scene.store.enqueue(&two).await.unwrap();
+        assert_eq!(scene.store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap().len(), 1);
+    }
+    summed_up(&scene).await;
     scene.agrees("summed up").await;
 }
