@@ -77,7 +77,7 @@ impl Shared {
     async fn fold(&self) -> Result<()> {
         let mut conn = self.connection("fold").await?;
         let folded: Result<Vec<bool>, Failure> =
-            Statement::<Bool>::new(&self.sql.fold, Vec::new()).rows(&mut *conn).await;
+            Statement::<Bool>::new(&self.sql.fold, Vec::new()).rows(&mut conn).await;
         conn.judge(folded.map(drop), Effect::Write)
     }
 }
