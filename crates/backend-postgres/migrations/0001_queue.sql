@@ -269,6 +269,12 @@ BEGIN
         ON CONFLICT DO NOTHING;
         RETURN false;
     END IF;
+    BEGIN -- Who drops or alters the tables must not meet somebody here who has one and waits for another.
+        LOCK TABLE {schema}.job_queue_count IN ROW EXCLUSIVE MODE NOWAIT;
+        LOCK TABLE {schema}.job_queue, {schema}.job_history IN ACCESS SHARE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
     IF counts_again THEN
         BEGIN
             PERFORM {schema}.count_again();

@@ -467,3 +467,17 @@ async fn who_has_done_much_sums_up() {
     summed_up(&scene).await;
     scene.agrees("summed up").await;
 }
+
+/// Or they would wait for each other, and who drops the tables would be told of a deadlock.
+#[tokio::test]
+async fn nobody_waits_for_a_table_that_is_being_dropped() {
+    let scene = Scene::new().await;
+    let mut other = scene.store.pool().get().await.unwrap();
+    for table in ["job_queue_count", "job_queue", "job_history"] {
+        let lock = format!("BEGIN; LOCK TABLE {{schema}}.{table} IN ACCESS EXCLUSIVE MODE");
+        other.batch_execute(&scene.sql(&lock)).await.unwrap();
+        let folded = tokio::time::timeout(Duration::from_secs(60), scene.fold(true)).await;
+        assert!(folded.is_ok(), "it waits for {table}");
+        other.batch_execute("ROLLBACK").await.unwrap();
+    }
+}
