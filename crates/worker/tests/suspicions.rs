@@ -243,7 +243,6 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_stopping() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_never_waits_does_not_keep_a_worker_from_stopping() {
     let store = MemoryStore::new();
-    enqueue(&store, 1).await;
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(Mutex::new(released));
     let handler = move |_: Work, _: Context<()>| {
@@ -251,7 +250,9 @@ async fn a_handler_that_never_waits_does_not_keep_a_worker_from_stopping() {
         async move { released.lock().unwrap().recv().unwrap_or_default() }
     };
     let worker = Worker::builder(Arc::new(store.clone())).queue("q").handle::<Work>(handler).start().unwrap();
-    event(&worker, |event| matches!(event, WorkerEvent::Leased { .. }).then_some(())).await;
+    let mut events = worker.events(); // Before there is a job: the worker has threads of its own.
+    enqueue(&store, 1).await;
+    while !matches!(events.recv().await.unwrap(), WorkerEvent::Leased { .. }) {}
     let stopped = tokio::time::timeout(60 * SECOND, worker.shutdown(Duration::ZERO)).await;
     assert!(stopped.is_ok(), "the worker waits for its handler");
     drop(release);
