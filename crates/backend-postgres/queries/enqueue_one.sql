@@ -8,16 +8,16 @@ CREATE FUNCTION {schema}.enqueue_one(
 BEGIN
 RETURN QUERY
 WITH accepted AS (
-INSERT INTO {schema}.job_queue
-    (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
-VALUES ($1, $2, $3, $4::json, $5::json,
-        coalesce($6, (SELECT p.max_attempts FROM {schema}.effective_policy($1) p
-                      WHERE EXISTS (SELECT FROM {schema}.job_queue_config)), 5), -- E12
-        greatest(statement_timestamp(), coalesce($8, least( -- E8
-            statement_timestamp() + coalesce($7, 0) * interval '1 microsecond',
-            timestamptz '9999-12-31 23:59:59.999999+00'))),
-        statement_timestamp(), statement_timestamp())
-RETURNING id, available_at
+    INSERT INTO {schema}.job_queue
+        (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
+    VALUES ($1, $2, $3, $4::json, $5::json,
+            coalesce($6, (SELECT p.max_attempts FROM {schema}.effective_policy($1) p
+                          WHERE EXISTS (SELECT FROM {schema}.job_queue_config)), 5), -- E12
+            greatest(statement_timestamp(), coalesce($8, least( -- E8
+                statement_timestamp() + coalesce($7, 0) * interval '1 microsecond',
+                timestamptz '9999-12-31 23:59:59.999999+00'))),
+            statement_timestamp(), statement_timestamp())
+    RETURNING id, available_at
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
     SELECT $1, 0, {schema}.due(a.available_at), 1 FROM accepted a
