@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     println!("\nThe kitchen closes: half a second for what is on");
     // In a program of its own: `worker.run_until_signal().await?`, and SIGTERM.
-    let stopped = worker.shutdown(Duration::from_millis(500)).await;
+    let stopped = worker.shutdown(Duration::from_millis(500)).await?;
     println!("   {} pot was taken off", stopped.released);
 
     println!("\nWhat happened");

@@ -89,7 +89,7 @@ async fn work(policy: QueuePolicy, calls: usize) -> Result<usize, Box<dyn Error>
     }
     let took = start.elapsed();
     for worker in &workers {
-        worker.shutdown(Duration::from_secs(1)).await;
+        worker.shutdown(Duration::from_secs(1)).await?;
     }
     let most = line.0.lock().unwrap_or_else(PoisonError::into_inner).1;
     println!("   {calls} calls in {took:.0?}, up to {most} at once");

@@ -91,7 +91,7 @@ async fn play(
         }
     }
     let took = start.elapsed();
-    worker.shutdown(Duration::from_secs(1)).await;
+    worker.shutdown(Duration::from_secs(1)).await?;
 
     let games = arrived.games.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let expected: Vec<u32> = (1..=messages).collect();

@@ -70,7 +70,7 @@ async fn consume(folder: &Path) -> Result<(), Box<dyn Error>> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let stats = worker.stats();
-    worker.shutdown(Duration::from_secs(1)).await;
+    worker.shutdown(Duration::from_secs(1)).await?;
     println!("   {} orders were shipped", stats.completed);
     if stats.completed == 10 { Ok(()) } else { Err("orders were lost".into()) }
 }

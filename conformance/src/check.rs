@@ -30,6 +30,11 @@ pub struct Check {
 }
 
 impl Check {
+    /// The operation or subject that it belongs to: the first part of its name, such as `race`.
+    pub fn group(&self) -> &'static str {
+        self.name.split_once("::").map_or(self.name, |(group, _)| group)
+    }
+
     /// Runs the check on a fresh database of the harness.
     pub fn run<H: Harness>(&self, harness: Arc<H>) -> Outcome {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();

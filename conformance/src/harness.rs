@@ -57,7 +57,7 @@ pub trait Harness: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// How many random sequences each model-based check tries: 64. More where a store is fast.
+    /// How many random sequences each model-based check tries within 40 s. Default: 64. More where a store is fast.
     fn model_cases(&self) -> u32 {
         64
     }

@@ -73,6 +73,7 @@ mod model;
 mod plain;
 mod report;
 mod stage;
+mod suites;
 
 pub use check::{Check, Need};
 pub use failure::Failure;
@@ -81,24 +82,26 @@ pub use leasehold_core::BoxError;
 pub use model::{Operation, Planned, Rule, Sentence};
 pub use plain::Plain;
 pub use report::{CheckReport, Outcome, Report};
+pub use suites::Suites;
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::Arguments;
 
 /// Every check of the suite.
 pub fn checks() -> Vec<Check> {
     checks::all()
 }
 
-/// Runs the suite as a test target with `harness = false`: one named case per check.
+/// Runs the suite as a test target with `harness = false`: one named case per check. [`Suites`] runs several in one target.
 pub fn main<H: Harness>(harness: H) {
     let arguments = Arguments::from_args();
     let harness = Arc::new(harness);
-    let trials = checks().into_iter().map(|check| trial(Arc::clone(&harness), check)).collect();
+    let case = |check: Check| suites::trial(check.name.to_owned(), Arc::clone(&harness), check);
+    let trials = checks().into_iter().map(case).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -128,12 +131,4 @@ pub fn run_checks<H: Harness + Clone>(harness: &H, wanted: impl Fn(&Check) -> bo
 fn take_next<'a>(checks: &'a [Check], next: &AtomicUsize) -> Option<(usize, &'a Check)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     checks.get(index).map(|check| (index, check))
-}
-
-fn trial<H: Harness>(harness: Arc<H>, check: Check) -> Trial {
-    Trial::ignorable_test(check.name, move || match check.run(harness) {
-        Outcome::Passed => Ok(Completion::Completed),
-        Outcome::NotApplicable { reason } => Ok(Completion::ignored_with(reason)),
-        Outcome::Failed(failure) => Err(failure.to_string().into()),
-    })
 }

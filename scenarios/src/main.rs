@@ -23,7 +23,7 @@ async fn main() -> Result {
     let worker = Worker::builder(store).queue(pattern.as_str()).concurrency(slots).state(state);
     let worker = worker.handle::<Message>(message).start()?;
     tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
-    worker.shutdown(Duration::from_secs(30)).await;
+    worker.shutdown(Duration::from_secs(30)).await?;
     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
     writeln!(output, "end {} {}", counts.total(), memory_kib()?)?;
     output.flush()?;

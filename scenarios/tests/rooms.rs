@@ -131,7 +131,7 @@ async fn queues_nobody_has_heard_of_are_served_in_order_and_in_parallel(backend:
         }
     }
     assert!(discovered.into_iter().eq(queues));
-    worker.shutdown(Duration::from_secs(10)).await;
+    worker.shutdown(Duration::from_secs(10)).await.unwrap();
 }
 
 /// Two processes with ten slots each: order inside each queue, and no more operations per job than with one queue.
@@ -194,7 +194,7 @@ async fn in_this_process(ground: &Ground, queues: &[String], messages: u32) -> u
     }
     let mut operations = 0;
     for (worker, counts) in workers {
-        worker.shutdown(Duration::from_secs(10)).await;
+        worker.shutdown(Duration::from_secs(10)).await.unwrap();
         operations += counts.total();
     }
     operations
@@ -216,7 +216,7 @@ async fn a_busy_queue_does_not_starve_the_others(backend: Backend) {
         done += 1;
         left -= usize::from(span.queue != "room:busy");
     }
-    worker.shutdown(Duration::from_secs(10)).await;
+    worker.shutdown(Duration::from_secs(10)).await.unwrap();
     let ratio = f64::from(done) / (small.len() * 10) as f64;
     println!("{backend}: the small queues were done after {ratio:.2} times their jobs");
     assert!(ratio <= 3.0, "{ratio:.2}");

@@ -1,10 +1,14 @@
-//! `cargo xtask bench`: each backend has an example that measures it, and so has the worker.
+//! `cargo xtask bench`: each backend has a program below `benches` that measures it, and so has the worker. They are built
+//! only here and by clippy: `cargo test` does not build benches.
+
+use std::process::Command;
 
 use clap::ValueEnum;
 
+use crate::artifact::{self, Kind};
 use crate::servers;
-use crate::step::{self, Outcome};
-use crate::workspace::cargo;
+use crate::step::{self, Failure, Outcome};
+use crate::workspace::{cargo, root};
 
 /// What can be measured.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -37,8 +41,8 @@ impl Backend {
         }
     }
 
-    /// The example that measures it. Each has a name of its own: they are all built into one directory.
-    fn example(self) -> String {
+    /// The program that measures it.
+    fn program(self) -> String {
         self.package().replace("leasehold-", "bench_")
     }
 
@@ -65,8 +69,15 @@ impl Backend {
 /// Runs the benchmark of `backend`, with `more` arguments of its own.
 pub(crate) fn run(backend: Backend, json: bool, more: &[String]) -> Outcome {
     backend.prepare()?;
-    let mut command =
-        cargo(["run", "--release", "--package", backend.package(), "--example", &backend.example(), "--"]);
+    let mut build =
+        cargo(["build", "--release", "--package", backend.package(), "--bench", &backend.program()]);
+    let programs = artifact::build("build", &mut build)?;
+    let Some(program) = programs.iter().find(|program| program.kind == Kind::Bench) else {
+        let what = format!("Cargo has built no {}", backend.program());
+        return Err(Failure::new(what, "see the [[bench]] targets of its Cargo.toml"));
+    };
+    let mut command = Command::new(&program.path);
+    command.current_dir(root());
     if matches!(backend, Backend::Mariadb) {
         command.arg("mariadb");
     }

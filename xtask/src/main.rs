@@ -1,10 +1,11 @@
-//! The chores of this repository: `cargo xtask test`, `verify`, `fix`, `bench`, `servers`.
+//! The chores of this repository: `cargo xtask test`, `verify`, `fix`, `bench`, `servers`, `mutants`.
 //!
 //! One file per command. [`step`] runs commands and shows how they go, [`metadata`] reads what Cargo knows about the
 //! workspace. Progress goes to standard error, so that standard output has nothing but what a
 //! benchmark measured, or how to find the servers.
 #![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
 
+mod artifact;
 mod bench;
 mod book;
 mod deny;
@@ -12,6 +13,9 @@ mod features;
 mod fix;
 mod metadata;
 mod msrv;
+mod mutants;
+mod parallel;
+mod program;
 mod rules;
 mod servers;
 mod step;
@@ -47,6 +51,8 @@ enum Command {
     Fix,
     /// Run the servers that tests need until Ctrl-C or the end of standard input, and print how to find them
     Servers,
+    /// Put small faults into the code of a package, and list those that no test notices
+    Mutants(mutants::Selection),
     /// Measure a backend or the worker
     Bench {
         /// Which one
@@ -76,6 +82,7 @@ fn run(command: &Command) -> Outcome {
         Command::Verify { no_tests } => verify::run(*no_tests),
         Command::Fix => fix::run(),
         Command::Servers => servers::run(),
+        Command::Mutants(selection) => mutants::run(selection),
         Command::Bench { backend, json, more } => bench::run(*backend, *json, more),
     }
 }

@@ -23,17 +23,12 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Its version.
     pub(crate) version: String,
+    /// The registries that it may be published to: none, for a package that is never published; all, if it says nothing.
+    publish: Option<Vec<String>>,
     /// The oldest Rust that it asks for, if it says.
     pub(crate) rust_version: Option<String>,
     /// Each feature with what it switches on.
     features: BTreeMap<String, Vec<String>>,
-    targets: Vec<Target>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,15 +69,14 @@ impl Metadata {
 }
 
 impl Package {
+    /// Whether others can depend on it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+
     /// The features that can be chosen one by one: all but `default`.
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
         self.features.keys().map(String::as_str).filter(|feature| *feature != "default")
-    }
-
-    /// The names of its example programs.
-    pub(crate) fn examples(&self) -> impl Iterator<Item = &str> {
-        let is_example = |target: &&Target| target.kind.iter().any(|kind| kind == "example");
-        self.targets.iter().filter(is_example).map(|target| target.name.as_str())
     }
 }
 
@@ -90,22 +84,27 @@ impl Package {
 pub(crate) mod tests {
     use super::Metadata;
 
-    /// Two members (one with features and an example), one dependency in use and one that is not.
+    /// Two members (one with features), one dependency in use and one that is not.
     pub(crate) fn sample() -> Metadata {
         let json = serde_json::json!({
             "packages": [
                 { "id": "a", "name": "ours", "version": "0.1.0", "rust_version": "1.88",
-                  "features": { "default": ["mock"], "mock": [], "postgres": [] }, "targets": [] },
-                { "id": "b", "name": "examples", "version": "0.1.0", "rust_version": "1.88", "features": {},
-                  "targets": [{ "name": "examples", "kind": ["lib"] }, { "name": "quickstart", "kind": ["example"] }] },
-                { "id": "c", "name": "used", "version": "2.0.0", "rust_version": "1.90.1", "features": {}, "targets": [] },
-                { "id": "d", "name": "unused", "version": "3.0.0", "rust_version": null, "features": {}, "targets": [] },
+                  "features": { "default": ["mock"], "mock": [], "postgres": [] } },
+                { "id": "b", "name": "examples", "version": "0.1.0", "publish": [], "rust_version": "1.88", "features": {} },
+                { "id": "c", "name": "used", "version": "2.0.0", "rust_version": "1.90.1", "features": {} },
+                { "id": "d", "name": "unused", "version": "3.0.0", "rust_version": null, "features": {} },
             ],
             "workspace_members": ["a", "b"],
             "resolve": { "nodes": [{ "id": "a" }, { "id": "b" }, { "id": "c" }] },
             "unknown_to_us": true,
         });
         Metadata::parse(&json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn what_is_never_published_is_told_apart() {
+        let published: Vec<_> = sample().members().map(super::Package::is_published).collect();
+        assert_eq!(published, [true, false]);
     }
 
     fn names<'a>(packages: impl Iterator<Item = &'a super::Package>) -> Vec<&'a str> {
@@ -124,13 +123,6 @@ pub(crate) mod tests {
         let metadata = sample();
         let ours = metadata.members().next().unwrap();
         assert_eq!(ours.features().collect::<Vec<_>>(), ["mock", "postgres"]);
-    }
-
-    #[test]
-    fn examples_are_found_among_the_targets() {
-        let metadata = sample();
-        let examples: Vec<&str> = metadata.members().flat_map(|package| package.examples()).collect();
-        assert_eq!(examples, ["quickstart"]);
     }
 
     #[test]

@@ -139,7 +139,9 @@ fn redis(version: RedisVersion) -> Outcome<Server> {
 }
 
 fn redis_cluster() -> Outcome<Server> {
-    let cluster = RedisCluster::start(RedisVersion::Redis7, 0, &[]);
+    // On a busy machine a master may be silent for seconds. It has no replica: to call it dead would end every test.
+    let patience = [("cluster-node-timeout", "20000")];
+    let cluster = RedisCluster::start(RedisVersion::Redis7, 0, &patience);
     cluster.map(Server::RedisCluster).map_err(|error| failure(&error))
 }
 

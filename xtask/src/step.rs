@@ -1,7 +1,7 @@
 //! Runs one thing after another, and shows what is running, how long it took and what to do if it failed.
 
 use std::fmt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a step or a command comes to.
@@ -49,6 +49,20 @@ pub(crate) fn run(name: &str, command: &mut Command, next: &str) -> Outcome {
     })
 }
 
+/// Runs `command` as the step `name`. What it prints on standard output is the answer; its errors are shown.
+pub(crate) fn capture(name: &str, command: &mut Command, next: &str) -> Outcome<String> {
+    step(name, || {
+        let line = spell(command);
+        eprintln!("  {line}");
+        let output =
+            command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(&line, &error))?;
+        if !output.status.success() {
+            return Err(Failure::new(format!("{line} ({})", output.status), next));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    })
+}
+
 /// What `command` prints on standard output.
 pub(crate) fn output(command: &mut Command, next: &str) -> Outcome<String> {
     let line = spell(command);
@@ -78,7 +92,7 @@ fn cannot_start(line: &str, error: &std::io::Error) -> Failure {
 }
 
 /// The command as one would type it.
-fn spell(command: &Command) -> String {
+pub(crate) fn spell(command: &Command) -> String {
     let settings = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let settings =
         settings.map(|(name, value)| format!("{}={}", name.display(), quoted(&value.to_string_lossy())));
@@ -92,7 +106,7 @@ fn quoted(word: &str) -> String {
     if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() }
 }
 
-fn elapsed(time: Duration) -> String {
+pub(crate) fn elapsed(time: Duration) -> String {
     match time.as_secs() {
         0..10 => format!("{:.1}s", time.as_secs_f64()),
         seconds @ 10..60 => format!("{seconds}s"),

@@ -35,6 +35,10 @@ checks! { "cancel":
 /// No operation has more await points than this; one that never ends fails.
 const MOST_POLLS: usize = 300;
 
+/// How often an operation is asked for again: one that was dropped may still be under way in the database, and have its
+/// rows locked until it has ended.
+const PATIENCE: u32 = 10_000;
+
 /// Whether an operation that was dropped after `polls` polls had finished, and what the caller must look at.
 macro_rules! at_every_await_point {
     ($stage:ident, $polls:ident, $body:block) => {{
@@ -226,7 +230,12 @@ async fn reclaim_moves_whole_jobs(stage: Stage) -> Outcome {
         } else {
             ensure!(C1, false, "reclaim dropped after {polls} polls: job {} is not in the queue", jobs[1].id);
         }
-        stage.reclaim().await?;
+        for _ in 0..PATIENCE {
+            stage.reclaim().await?;
+            if matches!(stage.record(jobs[0].id).await?, Record::Finished(_)) {
+                break;
+            }
+        }
         stage.finished(jobs[0].id).await?;
         stage.live(jobs[1].id).await?;
         stage.store.discard(jobs[1].id, Json::null()).await?;
@@ -253,7 +262,12 @@ async fn redrive_moves_whole_jobs(stage: Stage) -> Outcome {
         let answer = cancelled_after(stage.store.redrive(&request), polls).await;
         let record = stage.store.get(job.id).await?;
         ensure!(C1, record.is_some(), "redrive dropped after {polls} polls: job {} is nowhere", job.id);
-        stage.store.redrive(&request).await?;
+        for _ in 0..PATIENCE {
+            stage.store.redrive(&request).await?;
+            if matches!(stage.record(job.id).await?, Record::Live(_)) {
+                break;
+            }
+        }
         let again = stage.claim_one(&name).await?;
         ensure!(
             C2,
@@ -276,7 +290,12 @@ async fn prune_forgets_whole_jobs(stage: Stage) -> Outcome {
         if let Some(Record::Live(job)) = stage.store.get(job.id).await? {
             ensure!(C1, false, "prune dropped after {polls} polls brought back {job:?}");
         }
-        stage.store.prune(&all).await?;
+        for _ in 0..PATIENCE {
+            stage.store.prune(&all).await?;
+            if stage.store.get(job.id).await?.is_none() {
+                break;
+            }
+        }
         let left = stage.store.get(job.id).await?;
         ensure!(C2, left.is_none(), "pruned again after a drop at {polls} polls, but there is {left:?}");
         ensure_eq!(C2, "a live job beside it", stage.live(kept.id).await?, kept);

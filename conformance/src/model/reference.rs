@@ -191,7 +191,7 @@ impl Reference {
             };
             ensure!(
                 S1,
-                !outcome.is_lost(),
+                matches!(outcome, SettleOutcome::Settled(_)),
                 "{verdict:?} with the good receipt {receipt} was answered {outcome:?}"
             );
             let policy = self.dump.policies.effective(&job.queue);

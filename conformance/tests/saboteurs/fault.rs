@@ -179,6 +179,16 @@ faults! {
     ReclaimedReceiptIsGood,
     /// A heartbeat waits for the row locks of transactions that settle.
     HeartbeatWaitsForTransactions,
+    /// A verdict waits for the row locks of transactions that settle.
+    SettleWaitsForTransactions,
+    /// A batch with a locked job is answered Pending as a whole.
+    LockedJobSpoilsTheBatch,
+    /// A batch with a locked job fails, as if there were nothing but a lock timeout.
+    LockedJobFailsTheBatch,
+    /// A locked job is answered LeaseLost.
+    LockedJobIsLost,
+    /// A verdict that was answered Pending is refused when it is given again.
+    PendingVerdictIsDropped,
     /// A stale receipt is refused, but writes `updated_at`.
     StaleAckTouchesUpdatedAt,
     /// A stale receipt is refused, but writes its error.
@@ -706,6 +716,18 @@ faults! {
 }
 
 impl Fault {
+    /// Whether it can be seen only in a store whose transactions lock rows.
+    pub(crate) fn is_of_row_locks(self) -> bool {
+        matches!(
+            self,
+            Self::SettleWaitsForTransactions
+                | Self::LockedJobSpoilsTheBatch
+                | Self::LockedJobFailsTheBatch
+                | Self::LockedJobIsLost
+                | Self::PendingVerdictIsDropped
+        )
+    }
+
     /// The name of its case: `AckByIdOnly` is `ack_by_id_only`.
     pub(crate) fn case(self) -> String {
         let mut name = String::new();

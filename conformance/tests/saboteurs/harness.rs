@@ -18,6 +18,8 @@ pub(crate) struct Saboteur {
     pub(crate) model_cases: u32,
     /// How long each race goes on.
     pub(crate) race_budget: Duration,
+    /// Whether open transactions lock what they settle. Some faults have them in any case.
+    pub(crate) row_locks: bool,
 }
 
 #[async_trait]
@@ -29,7 +31,8 @@ impl Harness for Saboteur {
     }
 
     async fn create(&self) -> Result<Arc<Database>, BoxError> {
-        Ok(Arc::new(Database::new(self.fault)))
+        let row_locks = self.row_locks || self.fault.is_some_and(Fault::is_of_row_locks);
+        Ok(Arc::new(Database::new(self.fault, row_locks)))
     }
 
     async fn connect(&self, database: &Arc<Database>) -> Result<Arc<dyn Store>, BoxError> {

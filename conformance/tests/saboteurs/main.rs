@@ -1,6 +1,6 @@
 //! The suite's own test: stores that are each wrong in one way, and must be caught by the check that owns the clause.
 //!
-//! The store that is right ([`naive`]) passes the whole suite, and fifty times in a row. With one [`Fault`](fault::Fault)
+//! The store that is right ([`naive`]) passes the whole suite, and several times in a row: fifty times with `LEASEHOLD_TEST_LONG` set. With one [`Fault`](fault::Fault)
 //! put into it, it fails the check that [`table`] names, with the clause that [`table`] names.
 
 mod fault;
@@ -28,10 +28,11 @@ const RACE_BUDGET: Duration = Duration::from_millis(400);
 fn main() {
     let mut trials = vec![
         Trial::test("every_fault_has_one_case", every_fault_has_one_case),
-        Trial::test("the_correct_store_passes", || passes(1, 64, RACE_BUDGET)),
-        // Fifty short races are as long as several long ones.
-        Trial::test("the_correct_store_passes_50_runs_in_a_row", || {
-            passes(50, MODEL_CASES, RACE_BUDGET / 20)
+        Trial::test("the_correct_store_passes", || passes(1, 64, RACE_BUDGET, false)),
+        Trial::test("the_correct_store_with_row_locks_passes", || passes(1, 64, RACE_BUDGET, true)),
+        // Many short races find as much as several long ones.
+        Trial::test("the_correct_store_passes_many_runs_in_a_row", || {
+            passes(runs_in_a_row(), MODEL_CASES, RACE_BUDGET / 20, false)
         }),
     ];
     let cases = table::CASES.iter();
@@ -39,6 +40,10 @@ fn main() {
         cases.map(|(fault, clause, check)| Trial::test(fault.case(), || is_caught(*fault, *clause, check))),
     );
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn runs_in_a_row() -> u32 {
+    if std::env::var_os("LEASEHOLD_TEST_LONG").is_some() { 50 } else { 5 }
 }
 
 fn every_fault_has_one_case() -> Result<(), Failed> {
@@ -49,9 +54,10 @@ fn every_fault_has_one_case() -> Result<(), Failed> {
     }
 }
 
-fn passes(runs: u32, model_cases: u32, race_budget: Duration) -> Result<(), Failed> {
+fn passes(runs: u32, model_cases: u32, race_budget: Duration, row_locks: bool) -> Result<(), Failed> {
     for run in 1..=runs {
-        let report = leasehold_conformance::run(&Saboteur { fault: None, model_cases, race_budget });
+        let report =
+            leasehold_conformance::run(&Saboteur { fault: None, model_cases, race_budget, row_locks });
         if !report.passed() {
             return Err(format!("run {run} of {runs}: {}", report.table()).into());
         }
@@ -60,7 +66,8 @@ fn passes(runs: u32, model_cases: u32, race_budget: Duration) -> Result<(), Fail
 }
 
 fn is_caught(fault: Fault, clause: Clause, check: &str) -> Result<(), Failed> {
-    let saboteur = Saboteur { fault: Some(fault), model_cases: MODEL_CASES, race_budget: RACE_BUDGET };
+    let saboteur =
+        Saboteur { fault: Some(fault), model_cases: MODEL_CASES, race_budget: RACE_BUDGET, row_locks: false };
     let failures = if check.is_empty() { by_any(saboteur) } else { by_check(saboteur, check)? };
     if failures.iter().any(|failure| failure.clause == Some(clause.id)) {
         return Ok(());

@@ -1,4 +1,5 @@
 -- Completes jobs of one epoch with one result, as long as nobody has set a policy (S3). What was not as expected is left out.
+-- In a user's transaction, where it waits for other transactions.
 INSERT INTO {prefix}job_history
     (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final, result,
      last_error, redrives, processed_by, created_at, started_at, finished_at)

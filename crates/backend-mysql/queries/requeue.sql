@@ -5,7 +5,7 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (
            error LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$[2]',
            available_at DATETIME(6) PATH '$[3]',
            raise INT PATH '$[4]')) i
-STRAIGHT_JOIN {prefix}job_queue j ON j.id = i.id
+STRAIGHT_JOIN {prefix}job_queue j FORCE INDEX (PRIMARY) ON j.id = i.id AND j.lease_epoch >= 0
 SET j.lease_until = NULL,
     j.locked_by = NULL,
     j.attempts = i.attempts,

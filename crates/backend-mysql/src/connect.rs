@@ -12,6 +12,8 @@ use leasehold_sql::pool::{Checks, Size};
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts};
 use percent_encoding::percent_decode_str;
 
+use crate::cancel;
+
 const PATIENCE: Duration = Duration::from_secs(10);
 const KEEPALIVE_MS: u32 = 60_000;
 /// The server answers, and has next to nothing to do.
@@ -21,8 +23,16 @@ const CHECKS: Checks = Checks::new("DO 0");
 /// that nobody waits to enqueue. English: what the server gives up on can only be told by its words.
 const ALWAYS: [&str; 2] =
     ["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION lc_messages = 'en_US'"];
-/// What is said on those on which only the store's own statements are run.
-const OWN: [&str; 1] = ["SET SESSION sql_mode = 'STRICT_TRANS_TABLES', SESSION autocommit = 1"];
+/// What is said on those on which only the store's own statements are run. None of them waits for the lock of another session for
+/// longer than 5 s, of a row or of a table: verdicts, heartbeats, claims and reclaims skip locked rows, and what has to wait (a
+/// unique key, the word of an administrator) gives up then.
+const OWN: [&str; 2] = [
+    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES', SESSION autocommit = 1",
+    "SET SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 5",
+];
+/// What a migration says, which may have to wait for others.
+pub(crate) const PATIENT: &str =
+    "SET SESSION innodb_lock_wait_timeout = DEFAULT, SESSION lock_wait_timeout = DEFAULT";
 
 /// Where the server is and how to reach it. Cheap to clone.
 #[derive(Clone)]
@@ -86,7 +96,10 @@ impl Connector {
         let opts = OptsBuilder::from_opts(self.opts.clone()).init(init);
         let conn =
             Conn::new(opts).await.map_err(|error| ConnectionError::BadConnection(error.to_string()))?;
-        AsyncMysqlConnection::try_from(conn).await
+        let number = conn.id();
+        let mut conn = AsyncMysqlConnection::try_from(conn).await?;
+        cancel::remember(&mut conn, number);
+        Ok(conn)
     }
 
     /// A pool of up to `connections`, in which a caller waits for a free one for up to `wait`.

@@ -8,8 +8,10 @@ use leasehold_core::{BoxError, StoreError};
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
-    /// The server has given up on the transaction, or on a statement of it: a deadlock, a lock that did not come.
+    /// The server has given up on the transaction, or on a statement of it: a deadlock, a row that was changed meanwhile.
     Again(BoxError),
+    /// The same, but it would take as long again: a lock that did not come in time, a statement that took too long or was ended.
+    Late(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
     /// An answer that is an error to the caller.
@@ -22,7 +24,9 @@ impl Failure {
     /// What the caller is told of it, if nothing can have been done.
     pub(crate) fn told(self, operation: &'static str) -> StoreError {
         match self {
-            Self::Lost(source) | Self::Again(source) => StoreError::unavailable(operation, source),
+            Self::Lost(source) | Self::Again(source) | Self::Late(source) => {
+                StoreError::unavailable(operation, source)
+            }
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
             Self::Told(error) => error,
         }
@@ -40,9 +44,14 @@ impl Failure {
         matches!(self, Self::Lost(_))
     }
 
-    /// Whether the same may succeed if it is done again from the start.
+    /// Whether the same may succeed if it is done again from the start, at once.
     pub(crate) fn is_again(&self) -> bool {
         matches!(self, Self::Again(_))
+    }
+
+    /// Whether the server has given up, and may have undone the whole transaction.
+    pub(crate) fn is_given_up(&self) -> bool {
+        matches!(self, Self::Again(_) | Self::Late(_))
     }
 }
 
@@ -62,6 +71,7 @@ impl From<DieselError> for Failure {
             // diesel-async keeps no code of these: only the words are left. The store asks for English ones.
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
+                message if is_late(message) => Self::Late(error.into()),
                 message if is_given_up(message) => Self::Again(error.into()),
                 message if is_missing(message) => {
                     let message = format!("{message}: was MysqlStore::migrate run?");
@@ -90,14 +100,19 @@ fn is_end_of_session(message: &str) -> bool {
     .any(|words| message.starts_with(words))
 }
 
-/// 1213, 1205, 1020, 1317 and 3024: the server has given up on this statement or transaction alone. 1290 and 1836: it takes
-/// no writes at the moment.
+/// 1205, 1317, 3024 and MariaDB's 1969: a lock did not come in time, or the statement was ended.
+fn is_late(message: &str) -> bool {
+    ["Lock wait timeout exceeded", "Query execution was interrupted"]
+        .iter()
+        .any(|words| message.starts_with(words))
+}
+
+/// 1213 and 1020: the server has given up on this statement or transaction alone. 1290 and 1836: it takes no writes at the
+/// moment.
 fn is_given_up(message: &str) -> bool {
     [
         "Deadlock found",
-        "Lock wait timeout exceeded",
         "Record has changed since last read",
-        "Query execution was interrupted",
         "The MySQL server is running with the --read-only option",
         "The MySQL server is running with the --super-read-only option",
         "The MariaDB server is running with the --read-only option",

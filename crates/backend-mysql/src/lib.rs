@@ -11,7 +11,8 @@
 //! READ COMMITTED, so that statements lock rows and no gaps. Everybody locks in one order: rows of limits by name, jobs by id,
 //! then keys and history. If the server breaks a deadlock all the same, the store does the operation again.
 //!
-//! An operation is run to its end by a task of its own: dropping its future stops nothing halfway.
+//! An operation is a task of its own: dropping its future leaves no connection in the middle of an answer. On connections that the
+//! store has opened, the statement that is running is then ended on the server, and the transaction rolled back.
 //!
 //! # Transactions
 //!
@@ -38,6 +39,7 @@
 //! the start. Connections of [`MysqlStore::pool`] are at READ COMMITTED, which is what transactions with jobs in them should be at.
 
 mod builder;
+mod cancel;
 mod candidates;
 mod connect;
 mod dequeue;

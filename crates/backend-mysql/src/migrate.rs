@@ -8,14 +8,25 @@ use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
 use leasehold_core::StoreError;
 use leasehold_sql::TablePrefix;
 
+use crate::connect::PATIENT;
 use crate::error::Failure;
 use crate::sql::put_in;
 use crate::statement::Statement;
 
-/// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: &[(i32, &str, &str)] = &[(1, "queue", include_str!("../migrations/0001_queue.sql"))];
+/// A change of the tables. One that was released is never changed.
+struct Migration {
+    version: i32,
+    name: &'static str,
+    /// The version of the oldest program that may work on the tables from then on. A program of an older version refuses them.
+    oldest: i32,
+    text: &'static str,
+}
 
-/// The version that this program knows.
+/// Every migration, in order.
+const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") }];
+
+/// The version of this program: that of the last migration that it knows.
 const VERSION: i32 = 1;
 
 /// For so many seconds a migration waits for another that is under way.
@@ -26,9 +37,13 @@ const LEDGER: &str = "CREATE TABLE IF NOT EXISTS {prefix}job_migration (
     step INT NOT NULL,
     name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     applied_at DATETIME(6) NOT NULL,
+    oldest INT NOT NULL DEFAULT 1,
     PRIMARY KEY (version, step)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 ";
+
+/// The first version kept no `oldest`.
+const ADD_OLDEST: &str = "ALTER TABLE {prefix}job_migration ADD COLUMN oldest INT NOT NULL DEFAULT 1";
 
 /// Migrates under a lock of the server's, so that any number of processes may do it at once. The connection is given up whatever
 /// happens, and the lock with it.
@@ -42,19 +57,23 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
     if is_done(&before) {
         return Ok(()); // Who may not make tables can still say that they are there.
     }
+    conn.batch_execute(PATIENT).await?;
     lock(conn, prefix).await?;
     conn.batch_execute(&put_in(prefix, LEDGER)).await?;
+    if columns(conn, prefix).await? == Columns::WithoutOldest {
+        conn.batch_execute(&put_in(prefix, ADD_OLDEST)).await?;
+    }
     let applied = applied(conn, prefix).await?;
     check(&applied)?;
-    for (version, name, text) in MIGRATIONS {
-        for (step, statement) in steps(prefix, text) {
-            if applied.contains(&(*version, step)) {
+    for migration in MIGRATIONS {
+        for (step, statement) in steps(prefix, migration.text) {
+            if has(&applied, migration.version, step) {
                 continue;
             }
             conn.batch_execute(&statement).await?;
-            conn.batch_execute(&put_in(prefix, &entry(*version, step, name))).await?;
+            conn.batch_execute(&migration.entry(prefix, step)).await?;
         }
-        tracing::info!(%prefix, version, name, "migrated");
+        tracing::info!(%prefix, version = migration.version, name = migration.name, "migrated");
     }
     Ok(())
 }
@@ -70,7 +89,7 @@ async fn lock(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Result<(
     Err(Failure::Again("another migration is under way and does not end".into()))
 }
 
-/// Refuses tables that a newer version has made.
+/// Refuses tables for which this program is too old.
 pub(crate) async fn check_version(
     conn: &mut AsyncMysqlConnection,
     prefix: &TablePrefix,
@@ -82,11 +101,11 @@ pub(crate) async fn check_version(
 pub(crate) fn script(prefix: &TablePrefix) -> String {
     let mut script = put_in(prefix, LEDGER);
     script.push('\n');
-    for (version, name, text) in MIGRATIONS {
-        for (step, statement) in steps(prefix, text) {
+    for migration in MIGRATIONS {
+        for (step, statement) in steps(prefix, migration.text) {
             script.push_str(&statement);
             script.push_str(";\n");
-            script.push_str(&put_in(prefix, &entry(*version, step, name)));
+            script.push_str(&migration.entry(prefix, step));
             script.push('\n');
         }
     }
@@ -100,40 +119,80 @@ fn steps(prefix: &TablePrefix, text: &str) -> Vec<(i32, String)> {
     (1..).zip(statements.map(str::to_owned)).collect()
 }
 
-fn check(applied: &[(i32, i32)]) -> Result<(), Failure> {
-    match applied.iter().map(|(version, _)| version).max() {
-        Some(found) if *found > VERSION => Err(StoreError::conflict(format!(
-            "the tables are of version {found}, and this program knows {VERSION}: use a newer leasehold-mysql"
+impl Migration {
+    /// What says in the ledger that a step was done.
+    fn entry(&self, prefix: &TablePrefix, step: i32) -> String {
+        let Self { version, name, oldest, .. } = self;
+        let entry = format!(
+            "INSERT IGNORE INTO {{prefix}}job_migration (version, step, name, applied_at, oldest)
+VALUES ({version}, {step}, '{name}', UTC_TIMESTAMP(6), {oldest});\n"
+        );
+        put_in(prefix, &entry)
+    }
+}
+
+/// A step that was done, perhaps by a newer program.
+struct Applied {
+    version: i32,
+    step: i32,
+    oldest: i32,
+}
+
+fn has(applied: &[Applied], version: i32, step: i32) -> bool {
+    applied.iter().any(|applied| (applied.version, applied.step) == (version, step))
+}
+
+fn check(applied: &[Applied]) -> Result<(), Failure> {
+    match applied.iter().find(|applied| applied.oldest > VERSION) {
+        Some(Applied { version, oldest, .. }) => Err(StoreError::conflict(format!(
+            "the tables are of version {version} and need a program of version {oldest}, this one is of version \
+             {VERSION}: use a newer leasehold-mysql"
         ))
         .into()),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
 /// Whether every step was applied.
-fn is_done(applied: &[(i32, i32)]) -> bool {
-    let all = MIGRATIONS.iter().flat_map(|(version, _, text)| {
-        steps(&TablePrefix::default(), text).into_iter().map(|(step, _)| (*version, step))
+fn is_done(applied: &[Applied]) -> bool {
+    let all = MIGRATIONS.iter().flat_map(|migration| {
+        let steps = steps(&TablePrefix::default(), migration.text);
+        steps.into_iter().map(|(step, _)| (migration.version, step))
     });
-    all.into_iter().all(|step| applied.contains(&step))
+    all.into_iter().all(|(version, step)| has(applied, version, step))
 }
 
-fn entry(version: i32, step: i32, name: &str) -> String {
-    format!(
-        "INSERT IGNORE INTO {{prefix}}job_migration (version, step, name, applied_at)
-VALUES ({version}, {step}, '{name}', UTC_TIMESTAMP(6));\n"
-    )
+/// What the ledger keeps.
+#[derive(Debug, PartialEq, Eq)]
+enum Columns {
+    /// There is none.
+    Nothing,
+    /// It is of the first version.
+    WithoutOldest,
+    All,
+}
+
+async fn columns(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Result<Columns, Failure> {
+    let table = put_in(prefix, "{prefix}job_migration");
+    let text = "SELECT COUNT(*) FROM information_schema.columns
+                WHERE table_schema = DATABASE() AND table_name = ? AND column_name IN ('version', 'oldest')";
+    let found: Vec<i64> = Statement::<BigInt>::new(text, vec![table.into()]).rows(conn).await?;
+    Ok(match found[..] {
+        [2] => Columns::All,
+        [1] => Columns::WithoutOldest,
+        _ => Columns::Nothing,
+    })
 }
 
 /// The steps that were applied; none if there are no tables.
-async fn applied(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Result<Vec<(i32, i32)>, Failure> {
-    let table = put_in(prefix, "{prefix}job_migration");
-    let exists =
-        "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
-    let exists: Vec<i64> = Statement::<BigInt>::new(exists, vec![table.into()]).rows(conn).await?;
-    if exists != [1] {
-        return Ok(Vec::new());
-    }
-    let steps = put_in(prefix, "SELECT version, step FROM {prefix}job_migration");
-    Statement::<(Integer, Integer)>::new(&steps, Vec::new()).rows(conn).await
+async fn applied(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Result<Vec<Applied>, Failure> {
+    let text = match columns(conn, prefix).await? {
+        Columns::Nothing => return Ok(Vec::new()),
+        Columns::WithoutOldest => "SELECT version, step, 1 FROM {prefix}job_migration ORDER BY version, step",
+        Columns::All => "SELECT version, step, oldest FROM {prefix}job_migration ORDER BY version, step",
+    };
+    let text = put_in(prefix, text);
+    let rows: Vec<(i32, i32, i32)> =
+        Statement::<(Integer, Integer, Integer)>::new(&text, Vec::new()).rows(conn).await?;
+    Ok(rows.into_iter().map(|(version, step, oldest)| Applied { version, step, oldest }).collect())
 }

@@ -1,8 +1,10 @@
 //! How an operation of the store's is run: to its end, on a connection of its own, and again if the server has given up on it.
 //!
-//! A statement that nobody waits for any more leaves its connection in the middle of an answer, so an operation is a task:
-//! whoever drops its future does not stop it.
+//! A statement that nobody waits for any more leaves its connection in the middle of an answer, so an operation is a task. When its
+//! future is dropped, the task has the server end the statement that is running, on a connection that the store has opened: no
+//! statement goes on waiting for a lock. On a connection of a user's pool the operation runs to its end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,8 +13,10 @@ use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Object;
 use futures_util::future::BoxFuture;
 use leasehold_core::{Result, StoreError};
+use tokio::sync::oneshot;
 
 use crate::Shared;
+use crate::cancel;
 use crate::error::{Failure, is_deadlock};
 use crate::session::Session;
 
@@ -28,7 +32,7 @@ pub(crate) type Work<I, T> =
     for<'s, 'c> fn(&'s mut Session<'c>, &'s Shared, &'s I) -> BoxFuture<'s, Result<T, Failure>>;
 
 impl Shared {
-    /// Runs `work` to its end, whether or not somebody waits for it.
+    /// Runs `work`, to its end or until the caller is gone.
     pub(crate) async fn run<I, T>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -40,32 +44,53 @@ impl Shared {
         T: Send + 'static,
     {
         let shared = Arc::clone(self);
-        let task = tokio::spawn(async move { shared.run_here(operation, &input, work).await });
+        let (caller_waits, gone) = oneshot::channel();
+        let caller = Caller { gone, is_gone: false };
+        let task = tokio::spawn(async move { shared.run_here(operation, &input, work, caller).await });
         // It panicked, or the runtime is going down.
-        task.await.unwrap_or_else(|error| Err(StoreError::unknown(operation, error)))
+        let answer = task.await.unwrap_or_else(|error| Err(StoreError::unknown(operation, error)));
+        drop::<oneshot::Sender<Infallible>>(caller_waits);
+        answer
     }
 
-    async fn run_here<I, T>(&self, operation: &'static str, input: &I, work: Work<I, T>) -> Result<T> {
+    async fn run_here<I, T>(
+        &self,
+        operation: &'static str,
+        input: &I,
+        work: Work<I, T>,
+        mut caller: Caller,
+    ) -> Result<T> {
         let mut pause = PAUSE.0;
         let (mut tries, mut connections) = (0, 0);
         loop {
             let lent = self.own.get().await;
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
+            let number = cancel::number(&mut conn);
             let mut session = Session::own(&mut conn, &self.sql);
             session.is_lent = self.connector.is_none();
-            let failure = match work(&mut session, self, input).await {
+            let done = caller.unless_gone(work(&mut session, self, input), async || {
+                if let (Some(connector), Some(number)) = (&self.connector, number) {
+                    cancel::kill(connector, number, operation).await;
+                }
+            });
+            let failure = match done.await {
                 Ok(answer) => {
                     self.hub.wake(session.wake.iter().map(String::as_str));
-                    let is_clean = session.free_names().await.is_ok();
+                    let is_clean = session.free_names().await.is_ok() && !caller.is_gone;
                     give_back(conn, is_clean);
                     return Ok(answer);
                 }
                 Err(failure) => failure,
             };
             let in_doubt = session.is_in_doubt();
-            let is_clean =
-                !failure.is_lost() && session.roll_back().await.is_ok() && session.free_names().await.is_ok();
+            let is_clean = !failure.is_lost()
+                && session.roll_back().await.is_ok()
+                && session.free_names().await.is_ok()
+                && !caller.is_gone;
             give_back(conn, is_clean);
+            if caller.is_gone {
+                return Err(failure.told_in_doubt(operation));
+            }
             if failure.is_again() && tries < TRIES {
                 tries += 1;
                 if is_deadlock(&failure) {
@@ -82,6 +107,30 @@ impl Shared {
                 return Err(failure.told(operation));
             }
         }
+    }
+}
+
+/// Whoever waits for an operation.
+struct Caller {
+    /// Ends when the future of the operation is dropped. Nothing is ever sent.
+    gone: oneshot::Receiver<Infallible>,
+    is_gone: bool,
+}
+
+impl Caller {
+    /// The answer of `work`. If the caller goes away meanwhile, `end` is to see that there is one soon.
+    async fn unless_gone<T>(
+        &mut self,
+        mut work: BoxFuture<'_, Result<T, Failure>>,
+        end: impl AsyncFnOnce(),
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            answer = &mut work => return answer,
+            _ = &mut self.gone => self.is_gone = true,
+        }
+        end().await;
+        work.await
     }
 }
 

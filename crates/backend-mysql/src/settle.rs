@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use diesel::sql_types::{BigInt, Integer, Text};
+use diesel::sql_types::{BigInt, Datetime, Integer, Nullable, Text};
 use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, Verdict, backend, time};
 use leasehold_sql::{Rules, Stored};
 
 use crate::endings::{End, Endings, Requeue, lease_ended};
 use crate::error::Failure;
 use crate::policy::rules;
+use crate::row::Time;
 use crate::session::Session;
 
-/// Applies each verdict whose receipt is good (S1).
+/// Applies each verdict whose receipt is good (S1). Outside a user's transaction nothing waits for the lock of another (S14).
 pub(crate) async fn settle(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
@@ -42,7 +43,7 @@ fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
     is_whole.then_some(first)
 }
 
-/// Completes all of the jobs in two statements, or none: if a receipt is stale, or somebody has set a policy.
+/// Completes all of the jobs in two statements, or none: if a receipt is stale, a job is locked, or somebody has set a policy.
 async fn complete(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
@@ -52,10 +53,10 @@ async fn complete(
     let mut ids: Vec<i64> = items.iter().map(|(receipt, _)| receipt.job.get()).collect();
     ids.sort_unstable();
     let sql = session.sql;
+    let complete = if session.is_users() { &sql.complete } else { &sql.complete_free };
     session.begin().await?;
     let result = result.to_owned();
-    let written =
-        session.count_listed(&sql.complete, vec![result.into()], &ids, vec![epoch.get().into()]).await?;
+    let written = session.count_listed(complete, vec![result.into()], &ids, vec![epoch.get().into()]).await?;
     if written == ids.len() as u64 {
         let removed =
             session.count_listed(&sql.completed, Vec::new(), &ids, vec![epoch.get().into()]).await?;
@@ -70,6 +71,8 @@ async fn complete(
 }
 
 type Held = (i64, i64, i64, Stored, i32, i32);
+type Seen = (BigInt, BigInt, Nullable<Datetime>, Text);
+type SeenRow = (i64, i64, Option<Time>, Stored);
 
 async fn settle_each(
     session: &mut Session<'_>,
@@ -80,8 +83,11 @@ async fn settle_each(
     ids.sort_unstable();
     ids.dedup();
     let sql = session.sql;
+    let statement = if session.is_users() { &sql.held } else { &sql.held_free };
     session.begin().await?;
-    let held: Vec<Held> = session.listed::<Row, _>(&sql.held, Vec::new(), &ids, Vec::new()).await?;
+    let held: Vec<Held> = session.listed::<Row, _>(statement, Vec::new(), &ids, Vec::new()).await?;
+    ids.retain(|id| held.binary_search_by_key(id, |held| held.0).is_err());
+    let pending = pending(session, &ids).await?;
     let (now, mut rules) = rules(session).await?;
     let held = held.into_iter().filter(|held| held.2 != 0);
     let mut held: HashMap<(i64, i64), Held> = held.map(|held| ((held.0, held.1), held)).collect();
@@ -90,7 +96,8 @@ async fn settle_each(
     for (receipt, verdict) in items {
         // An applied verdict makes the receipt stale (S11).
         let Some(job) = held.remove(&(receipt.job.get(), receipt.epoch.get())) else {
-            outcomes.push(SettleOutcome::LeaseLost); // S2
+            let is_pending = pending.contains(&(receipt.job.get(), receipt.epoch.get()));
+            outcomes.push(if is_pending { SettleOutcome::Pending } else { SettleOutcome::LeaseLost }); // S14, S2
             continue;
         };
         lease_ended(session, &mut rules, &job.3);
@@ -107,6 +114,14 @@ async fn settle_each(
     endings.write(session, now).await?;
     session.commit().await?;
     Ok(outcomes)
+}
+
+/// The good receipts of jobs that were not found free: another transaction has them.
+async fn pending(session: &mut Session<'_>, ids: &[i64]) -> Result<HashSet<(i64, i64)>, Failure> {
+    let sql = session.sql;
+    let seen = session.listed::<Seen, SeenRow>(&sql.seen, Vec::new(), ids, Vec::new()).await?;
+    let leased = seen.into_iter().filter(|(_, _, until, _)| until.is_some());
+    Ok(leased.map(|(id, epoch, ..)| (id, epoch)).collect())
 }
 
 fn apply<'a>(

@@ -89,7 +89,7 @@ impl Shared {
         in_transaction(conn, operation)?;
         let mut session = Session::users(conn, &self.sql);
         let done = work(&mut session, input).await;
-        if done.as_ref().is_err_and(|failure| failure.is_again() || failure.is_lost()) {
+        if done.as_ref().is_err_and(|failure| failure.is_given_up() || failure.is_lost()) {
             // The server may have undone all of it, and what is said next would be a transaction of its own.
             AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
         }

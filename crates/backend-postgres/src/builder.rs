@@ -97,8 +97,9 @@ impl PgStoreBuilder {
         let pool = connect::pool(&connector, self.pool_size, self.pool_wait)?;
         let store = self.build(own, pool, Some(connector));
         let mut conn = store.shared.connection("connect").await?;
-        migrate::check_version(&mut conn, &store.shared.schema).await?;
-        drop(conn);
+        let checked = migrate::check_version(&mut conn, &store.shared.schema).await;
+        conn.give_back();
+        checked?;
         Ok(store)
     }
 

@@ -17,7 +17,7 @@ use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use leasehold_core::Result;
 use tokio_postgres::config::{Config, Host, SslMode, SslNegotiation};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Connection, Socket};
+use tokio_postgres::{CancelToken, Client, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub(crate) use self::pool::{beside, pool};
@@ -28,8 +28,11 @@ type Link = (Client, Connection<Socket, TlsStream>);
 /// Plans walk the indexes in order, which is always right for a queue: a queue that has just filled up has no statistics yet, and
 /// without them the planner would gather the whole backlog and sort it. A sort that must be looks costly then, which is no
 /// reason to compile the plan to machine code: that takes seconds.
+///
+/// No statement of the store waits for another session's lock without end. Verdicts, heartbeats, claims and reclaims skip locked rows;
+/// what has to wait (a unique key, the word of an administrator) gives up after this time, as Unavailable.
 pub(crate) const SETTINGS: &str = "\
-    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off";
+    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off; SET lock_timeout = '5s'";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.
@@ -106,6 +109,11 @@ impl Connector {
         let hosts = u32::try_from(self.inner.config.get_hosts().len()).unwrap_or(u32::MAX);
         let each = self.inner.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         each.saturating_mul(hosts)
+    }
+
+    /// Asks the server to end the statement that is running on a connection of this connector's, encrypted as that is.
+    pub(crate) async fn cancel(&self, statement: &CancelToken) -> Result<(), tokio_postgres::Error> {
+        statement.cancel_query(Handshake::new(self.inner.tls.clone())).await
     }
 
     async fn open_unbounded(&self) -> ConnectionResult<AsyncPgConnection> {

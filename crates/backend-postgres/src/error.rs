@@ -15,8 +15,10 @@ pub(crate) enum Effect {
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
-    /// The server has given up on the statement, which left nothing: a deadlock, a lost race, a timeout.
+    /// The server has given up on the statement, which left nothing: a deadlock, a lost race.
     Again(BoxError),
+    /// The same, but it would take as long again: a lock that did not come in time, a timeout, a cancelled statement.
+    Late(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
     /// Anything else.
@@ -28,7 +30,9 @@ impl Failure {
     pub(crate) fn told(self, operation: &'static str, effect: Effect) -> StoreError {
         match self {
             Self::Lost(source) if effect == Effect::Write => StoreError::unknown(operation, source),
-            Self::Lost(source) | Self::Again(source) => StoreError::unavailable(operation, source),
+            Self::Lost(source) | Self::Again(source) | Self::Late(source) => {
+                StoreError::unavailable(operation, source)
+            }
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
         }
     }
@@ -57,7 +61,8 @@ impl From<DieselError> for Failure {
             // diesel-async keeps no SQLSTATE of these: only the words are left.
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
-                message if is_given_up(message) => Self::Again(error.into()),
+                "deadlock detected" => Self::Again(error.into()),
+                message if is_late(message) => Self::Late(error.into()),
                 message if is_missing(message) => {
                     let message = format!("{message}: was PgStore::migrate run?");
                     Self::Other(message.into())
@@ -111,7 +116,8 @@ impl Failure {
             // Of a session that idled in its transaction for too long, too.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => Self::Lost(error),
             _ if state.starts_with("08") => Self::Lost(error),
-            "40001" | "40P01" | "55P03" | "57014" | "25006" => Self::Again(error),
+            "40001" | "40P01" | "25006" => Self::Again(error),
+            "55P03" | "57014" => Self::Late(error),
             "23505" => Self::Taken(error),
             _ => Self::Other(error),
         }
@@ -131,11 +137,9 @@ fn is_missing(message: &str) -> bool {
     message.ends_with("does not exist") && things.iter().any(|thing| message.starts_with(thing))
 }
 
-/// SQLSTATE 40P01, 55P03, 57014: the server has given up on this statement alone.
-fn is_given_up(message: &str) -> bool {
-    ["deadlock detected", "canceling statement due to", "could not obtain lock"]
-        .iter()
-        .any(|words| message.starts_with(words))
+/// SQLSTATE 55P03, 57014: a lock or the end did not come in time, or somebody has cancelled the statement.
+fn is_late(message: &str) -> bool {
+    ["canceling statement due to", "could not obtain lock"].iter().any(|words| message.starts_with(words))
 }
 
 #[cfg(all(test, any(feature = "tokio-postgres", feature = "sqlx")))]
@@ -148,8 +152,11 @@ mod tests {
         for state in ["08006", "08P01", "57P01", "57P02", "57P03", "25P03"] {
             assert!(matches!(of(state), Failure::Lost(_)), "{state}");
         }
-        for state in ["40001", "40P01", "55P03", "57014", "25006"] {
+        for state in ["40001", "40P01", "25006"] {
             assert!(matches!(of(state), Failure::Again(_)), "{state}");
+        }
+        for state in ["55P03", "57014"] {
+            assert!(matches!(of(state), Failure::Late(_)), "{state}");
         }
         assert!(matches!(of("23505"), Failure::Taken(_)));
         for state in ["", "23503", "25P02", "42P01", "XX000"] {

@@ -80,8 +80,9 @@ impl Shared {
         let lost = receipts.iter().zip(outcomes).filter(|(_, outcome)| **outcome == HeartbeatOutcome::Lost);
         let lost: Vec<Receipt> = lost.map(|(receipt, _)| *receipt).collect();
         if !lost.is_empty()
-            && let Ok((_, places)) = self.connection_with_places("heartbeat", lost.iter()).await
+            && let Ok((conn, places)) = self.connection_with_places("heartbeat", lost.iter()).await
         {
+            conn.give_back();
             self.tell(|| News::lost(&lost, &places));
         }
     }
@@ -278,7 +279,8 @@ impl News {
         let line = |(receipt, outcome): (&Receipt, &SettleOutcome)| {
             let kind = match outcome {
                 SettleOutcome::Settled(settled) => kind(settled.fate()),
-                _ => EventKind::LeaseLost,
+                SettleOutcome::LeaseLost => EventKind::LeaseLost,
+                _ => return None, // nothing has happened yet
             };
             line_at(kind, receipt.job, places)
         };

@@ -1,27 +1,39 @@
 //! A connection lent by the pool.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
-use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Object;
+use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 use leasehold_core::{Result, StoreError};
+use tokio_postgres::CancelToken;
 
 use crate::Shared;
+use crate::connect::Connector;
 use crate::error::{Effect, Failure};
 
-/// A connection for one operation. If it turns out to be dead it does not go back to the pool.
+/// How long a statement whose future was dropped may take to be cancelled.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection for one operation. If it turns out to be dead, the pool does not lend it again.
 ///
-/// If it is dropped while its statement is on the way, the server does the statement to its end, and whoever gets the
-/// connection next waits for that. No operation opens a transaction on it, so none can be left open.
+/// If it is dropped before it was [judged](Self::judge), its statement is on the way. On a connection that the store has opened,
+/// the statement is then cancelled on the server, so that no server process goes on waiting for a lock; and the pool does not lend
+/// the connection again, since the cancellation might hit the next statement. A connection of a user's pool is lent again: the
+/// server does the statement to its end, and the next borrower waits for that. No operation opens a transaction on it, so
+/// none can be left open.
 pub(crate) struct Lent {
     object: Object<AsyncPgConnection>,
     operation: &'static str,
+    /// How the connection was opened, if the store did it. Taken when the answer is there.
+    connector: Option<Connector>,
 }
 
 impl Shared {
     /// A connection for `operation`.
     pub(crate) async fn connection(&self, operation: &'static str) -> Result<Lent> {
-        Ok(Lent { object: self.lend(operation).await?, operation })
+        let object = self.lend(operation).await?;
+        Ok(Lent { object, operation, connector: self.connector.clone() })
     }
 
     /// The same, as the pool has it.
@@ -32,12 +44,41 @@ impl Shared {
 
 impl Lent {
     /// Gives the connection back, or up, and tells the caller what a failure means.
-    pub(crate) fn judge<T>(self, answer: Result<T, Failure>, effect: Effect) -> Result<T> {
-        let operation = self.operation;
+    pub(crate) fn judge<T>(mut self, answer: Result<T, Failure>, effect: Effect) -> Result<T> {
+        self.connector = None;
         if answer.as_ref().is_err_and(Failure::is_lost) {
-            drop(Object::take(self.object));
+            self.give_up();
         }
-        answer.map_err(|failure| failure.told(operation, effect))
+        answer.map_err(|failure| failure.told(self.operation, effect))
+    }
+
+    /// Gives the connection back when it has answered all that it was asked.
+    pub(crate) fn give_back(mut self) {
+        self.connector = None;
+    }
+
+    /// The pool closes what is marked so when it is about to lend it.
+    fn give_up(&mut self) {
+        AnsiTransactionManager::transaction_manager_status_mut(&mut *self.object).set_in_error();
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(connector) = self.connector.take() else { return };
+        self.give_up();
+        // Without a runtime, or with one that is shutting down, nothing is cancelled: the timeout for locks ends the wait.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(cancel(self.object.cancel_token(), connector, self.operation)));
+        }
+    }
+}
+
+async fn cancel(statement: CancelToken, connector: Connector, operation: &'static str) {
+    match tokio::time::timeout(PATIENCE, connector.cancel(&statement)).await {
+        Ok(Ok(())) => tracing::debug!(operation, "the future was dropped and its statement cancelled"),
+        Ok(Err(error)) => tracing::warn!(operation, %error, "a statement could not be cancelled"),
+        Err(_) => tracing::warn!(operation, "a statement could not be cancelled: no answer from the server"),
     }
 }
 

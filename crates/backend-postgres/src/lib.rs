@@ -5,7 +5,9 @@
 //! # How it works
 //!
 //! Every operation is one statement, whatever the size of the batch (`queries/`, a file each), so it is one round trip, one
-//! snapshot and one transaction; a dropped future has done all or nothing, and never leaves a transaction open.
+//! snapshot and one transaction; a dropped future has done all or nothing, and never leaves a transaction open. On connections that
+//! the store has opened its statement is cancelled on the server. Claims, verdicts, heartbeats and reclaims skip rows that another
+//! transaction has locked.
 //! Statements are prepared once per connection. Queues without a policy pay nothing for there being policies.
 //!
 //! # Transactions
@@ -120,8 +122,9 @@ pub(crate) struct Shared {
 }
 
 impl PgStore {
-    /// What the store says on each of its own connections, for its lists: their plans walk the indexes in order, and
-    /// are not compiled. What runs all the time brings its own settings along. Other
+    /// What the store says on each of its own connections. For its lists: their plans walk the indexes in order, and
+    /// are not compiled. What runs all the time brings its own settings along. And `lock_timeout`: nothing waits for the lock
+    /// of another session for longer than 5 s; then it is [`Unavailable`](leasehold_core::StoreError::Unavailable). Other
     /// people's statements are better off without.
     ///
     /// Behind PgBouncer it is not said, since there it would come to others.

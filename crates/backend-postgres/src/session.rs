@@ -29,7 +29,7 @@ pub(crate) struct Keyed {
     pub(crate) deduplicated: bool,
 }
 
-/// An answer of `settle.sql`: what became of the item at this place.
+/// An answer of `settle.sql` or `settle_v2.sql`: what became of the item at this place.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) place: i64,
@@ -38,8 +38,7 @@ pub(crate) struct Told {
     pub(crate) wake: Option<String>,
 }
 
-/// An answer of `settle_done.sql`, `settle_one.sql` or `settle_same.sql`: what was completed, and the queues in which something became
-/// leasable.
+/// An answer of `settle_one.sql`: what was completed, and the queues in which something became leasable.
 #[derive(Debug, Default)]
 pub(crate) struct Completed {
     pub(crate) jobs: Vec<i64>,
@@ -53,9 +52,9 @@ pub(crate) trait Session: Send {
     async fn numbers(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<i64>, Failure>;
     /// Rows of `enqueue_keyed.sql`.
     async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure>;
-    /// Rows of `settle.sql`.
+    /// Rows of `settle.sql` or `settle_v2.sql`.
     async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure>;
-    /// The one row of `settle_done.sql`, `settle_one.sql` or `settle_same.sql`.
+    /// The one row of `settle_one.sql`, if there is one.
     async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure>;
     /// Rows of `places.sql`.
     async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure>;

@@ -1,16 +1,19 @@
 //! Applying verdicts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
+use diesel::sql_types::{Array, BigInt, Nullable, Text};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, StoreError, Verdict, backend};
+use leasehold_core::{
+    Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, Settled, StoreError, Verdict, backend,
+};
 use leasehold_sql::micros;
 
 use crate::error::Failure;
 use crate::session::{Session, Told};
 use crate::sql::Statements;
-use crate::statement::Param;
+use crate::statement::{Param, Statement};
 
 /// How often a statement that the server has given up on is tried again.
 const RACES: u32 = 10;
@@ -22,7 +25,8 @@ pub(crate) struct Settling {
     pub(crate) wake: Vec<String>,
 }
 
-/// Applies each verdict whose receipt is good (S1).
+/// Applies each verdict whose receipt is good (S1), by the smallest statement that will do. None of them waits for the lock of another
+/// transaction (S14).
 pub(crate) async fn settle(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
@@ -38,26 +42,46 @@ pub(crate) async fn settle(
     settle_once(conn, sql, items, &firsts).await
 }
 
-/// Applies verdicts, on whatever connection, by the smallest statement that will do.
-pub(crate) async fn settle_once<S: Session>(
-    session: &mut S,
+async fn settle_once(
+    conn: &mut AsyncPgConnection,
     sql: &Statements,
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
 ) -> Result<Settling, Failure> {
     if let Some((epoch, result)) = same(items) {
-        return settle_same(session, sql, items, firsts, epoch, result).await;
+        return settle_same(conn, sql, items, firsts, epoch, result).await;
     }
     if let Some(params) = completions(items, firsts) {
-        let completed = session.completed(&sql.settle_done, params).await?;
-        let places = completed.jobs.into_iter().filter_map(place);
-        return Ok(outcomes(items, firsts, places.map(|place| (place, Fate::Completed)), completed.wake));
+        let completed = completed(conn, &sql.settle_done_v2, params).await?;
+        return Ok(completed.settling(items, firsts, place));
     }
-    let told = session.told(&sql.settle, verdicts(items, firsts)).await?;
-    let wake = told.iter().filter_map(|told| told.wake.clone()).collect();
+    let told = conn.told(&sql.settle_v2, verdicts(items, firsts)).await?;
     let fates = told.iter().filter_map(|told| Some((place(told.place)?, fate(told))));
     let fates = fates.map(|(place, fate)| Ok((place, fate?))).collect::<Result<Vec<_>, StoreError>>();
+    let wake = told.iter().filter_map(|told| told.wake.clone()).collect();
     Ok(outcomes(items, firsts, fates.map_err(|error| Failure::Other(error.into()))?, wake))
+}
+
+/// Applies one verdict in a user's transaction, by a statement that waits for the lock of another transaction: how long it may is a
+/// setting of the user's connection. None if the receipt is stale.
+pub(crate) async fn settle_in<S: Session>(
+    session: &mut S,
+    sql: &Statements,
+    item: &(Receipt, Verdict),
+) -> Result<Option<(Settled, Vec<String>)>, Failure> {
+    let (receipt, verdict) = item;
+    if let Verdict::Done(result) = verdict {
+        let (id, epoch) = (receipt.job.get().into(), receipt.epoch.get().into());
+        let completed = session.completed(&sql.settle_one, vec![id, epoch, result.as_str().into()]).await?;
+        let is_done = !completed.jobs.is_empty();
+        return Ok(is_done.then(|| (backend::settled(*receipt, Fate::Completed), completed.wake)));
+    }
+    let told = session.told(&sql.settle, verdicts(std::slice::from_ref(item), &[0])).await?;
+    let Some(told) = told.into_iter().next() else { return Ok(None) };
+    let Ending::Settled(fate) = fate(&told).map_err(|error| Failure::Other(error.into()))? else {
+        return Ok(None);
+    };
+    Ok(Some((backend::settled(*receipt, fate), told.wake.into_iter().collect())))
 }
 
 /// A place as the statements count, from 1 on, as a place here.
@@ -88,8 +112,8 @@ fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
 }
 
 /// Completes jobs with one and the same result. The answer names ids, which are made places here.
-async fn settle_same<S: Session>(
-    session: &mut S,
+async fn settle_same(
+    conn: &mut AsyncPgConnection,
     sql: &Statements,
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
@@ -98,32 +122,85 @@ async fn settle_same<S: Session>(
 ) -> Result<Settling, Failure> {
     let mut ids = firsts.iter().map(|place| items[*place].0.job.get());
     let (text, ids) = match firsts.len() {
-        1 => (&sql.settle_one, ids.next().into()),
-        _ => (&sql.settle_same, ids.collect()),
+        1 => (&sql.settle_one_v2, ids.next().into()),
+        _ => (&sql.settle_same_v2, ids.collect()),
     };
-    let completed = session.completed(text, vec![ids, epoch.get().into(), result.into()]).await?;
+    let completed = completed(conn, text, vec![ids, epoch.get().into(), result.into()]).await?;
     let place = |id: i64| firsts.binary_search_by_key(&id, |place| items[*place].0.job.get()).ok();
-    let places = completed.jobs.into_iter().filter_map(place);
-    Ok(outcomes(items, firsts, places.map(|place| (place, Fate::Completed)), completed.wake))
+    Ok(completed.settling(items, firsts, place))
 }
 
-/// Puts the fates, which are of places in `firsts`, in the order of the items.
+/// An answer of `settle_done_v2.sql`, `settle_one_v2.sql` or `settle_same_v2.sql`: what was completed, what another transaction has
+/// locked, and the queues in which something became leasable.
+#[derive(Default)]
+struct Completed {
+    jobs: Vec<i64>,
+    wake: Vec<String>,
+    pending: Vec<i64>,
+}
+
+async fn completed(
+    conn: &mut AsyncPgConnection,
+    text: &str,
+    params: Vec<Param<'_>>,
+) -> Result<Completed, Failure> {
+    type Row = (Nullable<Array<BigInt>>, Array<Text>, Nullable<Array<BigInt>>);
+    type Answer = (Option<Vec<i64>>, Vec<String>, Option<Vec<i64>>);
+    let rows: Vec<Answer> = Statement::<Row>::new(text, params).rows(conn).await?;
+    let completed = |(jobs, wake, pending): Answer| Completed {
+        jobs: jobs.unwrap_or_default(),
+        wake,
+        pending: pending.unwrap_or_default(),
+    };
+    Ok(rows.into_iter().next().map(completed).unwrap_or_default())
+}
+
+impl Completed {
+    fn settling(
+        self,
+        items: &[(Receipt, Verdict)],
+        firsts: &[usize],
+        place: impl Fn(i64) -> Option<usize>,
+    ) -> Settling {
+        let done = self.jobs.into_iter().map(|job| (job, Ending::Settled(Fate::Completed)));
+        let pending = self.pending.into_iter().map(|job| (job, Ending::Pending));
+        let endings = done.chain(pending).filter_map(|(job, ending)| Some((place(job)?, ending)));
+        outcomes(items, firsts, endings, self.wake)
+    }
+}
+
+/// What became of an item.
+#[derive(Clone, Copy)]
+enum Ending {
+    Settled(Fate),
+    Pending,
+}
+
+/// Puts what became of places in `firsts` in the order of the items.
 fn outcomes(
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
-    fates: impl IntoIterator<Item = (usize, Fate)>,
+    endings: impl IntoIterator<Item = (usize, Ending)>,
     wake: Vec<String>,
 ) -> Settling {
     let mut outcomes = vec![SettleOutcome::LeaseLost; items.len()]; // S2
-    for (place, fate) in fates {
-        if let Some(place) = firsts.get(place) {
-            outcomes[*place] = backend::settled_outcome(items[*place].0, fate);
+    let mut pending = HashSet::new();
+    for (place, ending) in endings {
+        let Some(place) = firsts.get(place) else { continue };
+        match ending {
+            Ending::Settled(fate) => outcomes[*place] = backend::settled_outcome(items[*place].0, fate),
+            Ending::Pending => drop(pending.insert(items[*place].0)),
         }
+    }
+    if !pending.is_empty() {
+        // S14, for every item with such a receipt: none of them has counted.
+        let locked = items.iter().zip(&mut outcomes).filter(|((receipt, _), _)| pending.contains(receipt));
+        locked.for_each(|(_, outcome)| *outcome = SettleOutcome::Pending);
     }
     Settling { outcomes, wake }
 }
 
-/// The arguments for `settle_done.sql`, if every verdict is Done.
+/// The arguments for `settle_done_v2.sql`, if every verdict is Done.
 fn completions<'a>(items: &'a [(Receipt, Verdict)], firsts: &[usize]) -> Option<Vec<Param<'a>>> {
     let results = firsts.iter().map(|place| match &items[*place].1 {
         Verdict::Done(result) => Some(result.as_str()),
@@ -135,7 +212,7 @@ fn completions<'a>(items: &'a [(Receipt, Verdict)], firsts: &[usize]) -> Option<
     Some(params)
 }
 
-/// The arguments for `settle.sql`.
+/// The arguments for `settle.sql` and `settle_v2.sql`.
 fn verdicts<'a>(items: &'a [(Receipt, Verdict)], firsts: &[usize]) -> Vec<Param<'a>> {
     let parts: Vec<Parts<'a>> = firsts.iter().map(|place| parts(&items[*place].1)).collect();
     let mut params = receipts(items, firsts);
@@ -174,14 +251,15 @@ fn parts(verdict: &Verdict) -> Parts<'_> {
     Parts { code, document: document.map(Json::as_str), delay_us }
 }
 
-fn fate(told: &Told) -> Result<Fate, StoreError> {
+fn fate(told: &Told) -> Result<Ending, StoreError> {
     let available_at = || -> DateTime<Utc> { told.available_at.unwrap_or_default() };
-    match told.fate.as_str() {
-        "completed" => Ok(Fate::Completed),
-        "dead_letter" => Ok(Fate::DeadLettered),
-        "discarded" => Ok(Fate::Discarded),
-        "retrying" => Ok(Fate::Retrying { available_at: available_at() }),
-        "snoozed" => Ok(Fate::Snoozed { available_at: available_at() }),
-        other => Err(StoreError::corrupt(format!("settle answered {other:?}"))),
-    }
+    Ok(Ending::Settled(match told.fate.as_str() {
+        "completed" => Fate::Completed,
+        "dead_letter" => Fate::DeadLettered,
+        "discarded" => Fate::Discarded,
+        "retrying" => Fate::Retrying { available_at: available_at() },
+        "snoozed" => Fate::Snoozed { available_at: available_at() },
+        "pending" => return Ok(Ending::Pending),
+        other => return Err(StoreError::corrupt(format!("settle answered {other:?}"))),
+    }))
 }

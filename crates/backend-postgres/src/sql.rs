@@ -28,14 +28,21 @@ const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql
     SET enable_mergejoin = off SET jit = off";
 
 macro_rules! statements {
-    (functions: $($function:ident($arguments:literal)),+; statements: $($name:ident),+ $(,)?) => {
-        /// What makes the functions.
-        pub(crate) const FUNCTIONS: &[&str] =
-            &[$(include_str!(concat!("../queries/", stringify!($function), ".sql"))),+];
+    (
+        $(functions of $list:ident: $($function:ident($arguments:literal)),+; only made: [$($made:ident),*];)+
+        statements: $($name:ident),+ $(,)?
+    ) => {
+        $(
+            /// What makes the functions of one migration.
+            pub(crate) const $list: &[&str] = &[
+                $(include_str!(concat!("../queries/", stringify!($function), ".sql")),)+
+                $(include_str!(concat!("../queries/", stringify!($made), ".sql")),)*
+            ];
+        )+
 
         /// Every statement, ready to be sent.
         pub(crate) struct Statements {
-            $(pub(crate) $function: String,)+
+            $($(pub(crate) $function: String,)+)+
             $(pub(crate) $name: String,)+
             jobs: [String; 2],
             jobs_of_one: [String; 2],
@@ -46,7 +53,7 @@ macro_rules! statements {
             /// The statements for the tables in `schema`.
             pub(crate) fn new(schema: &Schema) -> Arc<Self> {
                 Arc::new(Self {
-                    $($function: call(schema, stringify!($function), $arguments),)+
+                    $($($function: call(schema, stringify!($function), $arguments),)+)+
                     $($name: put_in(schema, include_str!(concat!("../queries/", stringify!($name), ".sql"))),)+
                     jobs: both_ways(schema, &jobs(ANY, "j.id")),
                     jobs_of_one: both_ways(schema, &jobs(ONE, "j.id + 0")),
@@ -57,8 +64,11 @@ macro_rules! statements {
     };
 }
 
+// The functions of a migration that was released are never changed, since processes of the old version call them: what takes their
+// place is a new function, with a version in its name, in a new migration. The old one stays for as long as they may run, and is
+// `only made` if this version does not call it.
 statements!(
-    functions:
+    functions of FIRST:
     dequeue(9),
     dequeue_few(6),
     dequeue_limited(7),
@@ -71,10 +81,15 @@ statements!(
     heartbeat(3),
     reclaim(1),
     settle(6),
-    settle_done(3),
     settle_one(3),
-    settle_same(3),
     stats(3);
+    only made: [settle_done, settle_same];
+    functions of SECOND:
+    settle_v2(6),
+    settle_done_v2(3),
+    settle_one_v2(3),
+    settle_same_v2(3);
+    only made: [];
     statements:
     create_limits,
     discard,

@@ -107,21 +107,18 @@ impl Shared {
         verdict: Verdict,
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.capabilities)?;
-        let items = [(*receipt, verdict)];
         let places =
             self.places(session, std::iter::once(receipt)).await.map_err(rolled_back("settle_in"))?;
-        let settling =
-            settle::settle_once(session, &self.sql, &items, &[0]).await.map_err(rolled_back("settle_in"))?;
-        let queues = settling.wake.iter().map(String::as_str);
+        let answer = settle::settle_in(session, &self.sql, &(*receipt, verdict)).await;
+        let Some((settled, wake)) = answer.map_err(rolled_back("settle_in"))? else {
+            return Err(StoreError::lease_lost("settle_in", *receipt)); // T3
+        };
+        let queues = wake.iter().map(String::as_str);
         self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
-        match settling.outcomes.first() {
-            Some(outcome @ SettleOutcome::Settled(settled)) => {
-                let news = News::settled([(receipt, outcome)], &places);
-                self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("settle_in"))?;
-                Ok(settled.clone())
-            }
-            _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
-        }
+        let outcome = SettleOutcome::Settled(settled.clone());
+        let news = News::settled([(receipt, &outcome)], &places);
+        self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("settle_in"))?;
+        Ok(settled)
     }
 
     pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {

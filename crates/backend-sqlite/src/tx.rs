@@ -3,7 +3,11 @@
 //! The user opens, owns and commits the transaction; here it is only spoken on. An expected outcome is an answer, and one
 //! that fails leaves nothing of itself, so that the transaction can go on.
 
-pub(crate) mod lock;
+pub(crate) mod lane;
+mod lock;
+mod timer;
+
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use diesel::connection::{AnsiTransactionManager, TransactionManager};
@@ -17,13 +21,15 @@ use crate::connect::Place;
 use crate::error::Failure;
 use crate::session::Session;
 use crate::{Shared, SqliteStore, enqueue, settle};
+use lock::{Impatient, Pauses};
 
 /// Runs `work` in a transaction on `conn`: committed if it succeeds, rolled back if it fails or if the future is dropped.
 ///
 /// It is diesel's `immediate_transaction` for work that is written `async`, as the operations of a
-/// [`TxStore`] are. It takes the lock at once, and blocks the thread until it has it, for as long as the connection's
-/// `busy_timeout` says; the writers of this process's stores make way for it. While it is open nobody else writes: do
-/// nothing slow inside.
+/// [`TxStore`] are. It takes the lock first. If another connection has it, this future waits, for as long as the
+/// connection's `busy_timeout` says, and blocks no thread. Transactions of one process get the lock in the order in which they
+/// asked for it, and the stores of this process give way to them. `work` may await other futures. While the transaction is
+/// open no other connection can write, so keep it short.
 ///
 /// # Errors
 /// What `work` fails with, or diesel's error of the `BEGIN` or the `COMMIT`.
@@ -34,7 +40,7 @@ pub async fn transaction<T, E>(
 where
     E: From<diesel::result::Error>,
 {
-    lock::begin(conn)?;
+    lock::begin(conn).await?;
     let mut open = Open { conn, ended: false };
     let done = work(open.conn).await?;
     open.ended = true;
@@ -56,13 +62,14 @@ impl Drop for Open<'_> {
     }
 }
 
-/// On diesel's own connection, whose statements block the thread: they are short, and the lock is waited for by the first
-/// one that writes, or by `immediate_transaction`.
+/// On diesel's own connection. [`transaction`] and diesel's `immediate_transaction` have the lock before the first of these
+/// calls. In another transaction the first call that writes waits for the lock for 250 ms at most, without blocking the
+/// thread: if another connection has written since the transaction began to read, waiting longer cannot help.
 #[async_trait]
 impl TxStore<SqliteConnection> for SqliteStore {
     async fn enqueue_in(&self, conn: &mut SqliteConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.shared.capabilities)?;
-        self.shared.within(conn, "enqueue_in", |session| enqueue::enqueue(session, jobs))
+        self.shared.within(conn, "enqueue_in", |session| enqueue::enqueue(session, jobs)).await
     }
 
     async fn settle_in(
@@ -73,7 +80,8 @@ impl TxStore<SqliteConnection> for SqliteStore {
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.shared.capabilities)?;
         let items = [(*receipt, verdict)];
-        let outcomes = self.shared.within(conn, "settle_in", |session| settle::settle(session, &items))?;
+        let outcomes =
+            self.shared.within(conn, "settle_in", |session| settle::settle(session, &items)).await?;
         match outcomes.into_iter().next() {
             Some(SettleOutcome::Settled(settled)) => Ok(settled),
             _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
@@ -81,27 +89,39 @@ impl TxStore<SqliteConnection> for SqliteStore {
     }
 
     async fn once_in(&self, conn: &mut SqliteConnection, key: &IdempotencyKey) -> Result<bool> {
-        self.shared.within(conn, "once_in", |session| {
-            let sql = session.sql;
-            Ok(session.count(&sql.once, vec![key.as_str().into(), session.now.into()])? == 1) // T5
-        })
+        self.shared
+            .within(conn, "once_in", |session| {
+                let sql = session.sql;
+                Ok(session.count(&sql.once, vec![key.as_str().into(), session.now.into()])? == 1) // T5
+            })
+            .await
     }
 }
 
+/// How long a call waits for the lock in a transaction that does not have it yet.
+const SHORT: Duration = Duration::from_millis(250);
+
 impl Shared {
     /// Does `work` on the user's connection, as a whole or not at all.
-    fn within<T>(
+    async fn within<T>(
         &self,
         conn: &mut SqliteConnection,
         operation: &'static str,
-        work: impl FnOnce(&mut Session<'_>) -> Result<T, Failure>,
+        work: impl Fn(&mut Session<'_>) -> Result<T, Failure>,
     ) -> Result<T> {
         if self.connector.place == Place::Memory {
             return Err(StoreError::unsupported("transactions on a database in memory"));
         }
         in_transaction(conn, operation)?;
-        let done = Session::new(conn, &self.sql, &self.clock).whole(work);
-        done.map_err(|failure| failure.told(operation))
+        let impatient = Impatient::new(conn).map_err(|error| Failure::from(error).told(operation));
+        let mut conn = impatient?;
+        let mut pauses = Pauses::until(conn.deadline().min(Instant::now() + SHORT));
+        loop {
+            match Session::new(&mut conn, &self.sql, &self.clock).whole(&work) {
+                Err(Failure::Busy(_)) if pauses.pause().await => {}
+                done => return done.map_err(|failure| failure.told(operation)),
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
 use crate::task::{End, Task, task};
-use crate::tx::lock;
+use crate::tx::lane::Lane;
 use leasehold_sql::Subscribers as Hub;
 
 /// A group of operations is committed when it has so many, or has taken so long.
@@ -28,8 +28,8 @@ const GROUP_TIME: Duration = Duration::from_millis(20);
 /// How long to wait before asking again for a lock that somebody else holds: doubled up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(4));
 
-/// For how long others are believed to be waiting for the lock, once they were met. As long as they are, they are let in
-/// between two groups: SQLite's lock goes to whoever asks first, which would always be the one who has just let it go.
+/// For how long other processes are believed to be waiting for the lock, once one was met. As long as they are, they are let in
+/// between two groups.
 const CONTENDED: Duration = Duration::from_secs(1);
 const COURTESY: Duration = Duration::from_millis(1);
 
@@ -47,14 +47,16 @@ struct Request {
 impl Writer {
     /// Starts the thread. An operation waits up to `patience` for the lock.
     pub(crate) fn start(
-        conn: SqliteConnection,
+        mut conn: SqliteConnection,
         sql: Arc<Statements>,
         clock: Clock,
         hub: Arc<Hub>,
         patience: Duration,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
-        let thread = Thread { conn, sql, clock, hub, receiver, waiting: VecDeque::new(), contended: None };
+        let lane = Lane::of(&mut conn);
+        let waiting = VecDeque::new();
+        let thread = Thread { conn, sql, clock, hub, lane, receiver, waiting, contended: None };
         std::thread::Builder::new().name("leasehold-writer".to_owned()).spawn(|| thread.run())?;
         Ok(Self { sender, patience })
     }
@@ -77,6 +79,7 @@ struct Thread {
     sql: Arc<Statements>,
     clock: Clock,
     hub: Arc<Hub>,
+    lane: Arc<Lane>,
     receiver: Receiver<Request>,
     waiting: VecDeque<Request>,
     /// When somebody else was last met holding the lock.
@@ -110,8 +113,8 @@ impl Thread {
         }
         tasks.into_iter().for_each(|task| task.answer(&end));
         self.receive();
-        let others = lock::is_wanted() || self.contended.is_some_and(|met| met.elapsed() < CONTENDED);
-        if others && !self.waiting.is_empty() {
+        let contended = self.contended.is_some_and(|met| met.elapsed() < CONTENDED);
+        if !self.waiting.is_empty() && !self.lane.make_way() && contended {
             std::thread::sleep(jitter(COURTESY));
         }
     }

@@ -87,6 +87,7 @@ clauses! {
     S11: "A verdict makes its receipt stale, so that of several for one receipt, in one batch or in several, only the first counts."
     S12: "A finished job has one history row, with the identity, attempts, epoch, times and last holder that the job had, finished now."
     S13: "The receipt alone is the authority: no worker's name is asked for, and none lends a stale receipt any force."
+    S14: "A verdict on a job that another transaction has locked is answered Pending and changes nothing, and the other items of the call count without waiting for that lock, if the backend promises concurrent writers."
 
     H1: "A heartbeat makes the lease end at the store's now plus the length asked for."
     H2: "A heartbeat never makes a lease end earlier."

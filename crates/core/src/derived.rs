@@ -29,6 +29,7 @@ pub(crate) async fn settle_one<S: Store + ?Sized>(
     match outcomes.into_iter().next() {
         Some(SettleOutcome::Settled(settled)) => Ok(settled),
         Some(SettleOutcome::LeaseLost) => Err(StoreError::lease_lost(operation, *receipt)),
+        Some(SettleOutcome::Pending) => Err(StoreError::row_locked(operation)),
         None => Err(StoreError::corrupt("settle gave no outcome for its item")),
     }
 }

@@ -111,6 +111,11 @@ impl StoreError {
         Self::Unavailable { operation, source: source.into() }
     }
 
+    /// [`StoreError::Unavailable`] because another transaction has the job's row locked: nothing was done; call again.
+    pub fn row_locked(operation: &'static str) -> Self {
+        Self::unavailable(operation, "another transaction has the job's row locked")
+    }
+
     /// See [`StoreError::Unknown`].
     pub fn unknown(operation: &'static str, source: impl Into<BoxError>) -> Self {
         Self::Unknown { operation, source: source.into() }

@@ -110,6 +110,12 @@ pub enum Problem {
         /// Why not.
         reason: String,
     },
+    /// The same thing said more than once.
+    #[error("must not name {what} more than once")]
+    Repeated {
+        /// What was named before.
+        what: String,
+    },
     /// Text that does not have the expected form.
     #[error("must have the form {expected}")]
     Malformed {

@@ -35,7 +35,8 @@ use crate::verdict::{HeartbeatOutcome, ReceiptStatus, SettleOutcome, Settled, Ve
 ///   [`backend`](crate::backend) has one function for each, to be called first.
 /// * *Time* is the store's own clock ([C4](crate::contract::C4)): the database server's if there is one, the machine's for
 ///   an embedded store. Within one call it is read once.
-/// * A method may block its thread for as long as a local file or lock takes, not for longer: workers share the runtime.
+/// * A method never blocks its thread to wait for a lock: workers share the runtime, and the task that holds the lock may be the
+///   next one to run on that thread. A store that keeps a local file does so on threads of its own.
 /// * What a method does to one job becomes visible at once or not at all ([C1](crate::contract::C1)), also if its future
 ///   is dropped halfway ([C2](crate::contract::C2)). Most backends do a whole call in one step.
 /// * A *good receipt* names a live job that has a lease and is in the receipt's epoch, whether or not the lease has
@@ -189,6 +190,12 @@ pub trait Store: Send + Sync + 'static {
     /// * **[S9](crate::contract::S9)** `Discard`: finished as discarded with the reason; `last_error` unchanged.
     /// * **[S12](crate::contract::S12)** One history row for each finish: `processed_by` the lease's worker,
     ///   `started_at` the job's `first_leased_at`, `finished_at` now, the rest as the job had it.
+    /// * **[S14](crate::contract::S14)** Good receipt, but another transaction has the job's row locked:
+    ///   [`Pending`](SettleOutcome::Pending), and nothing at all was changed. The call does not wait for the lock, and the
+    ///   other items count. Give the same verdict again later: it is then applied, or the receipt is stale. The other
+    ///   transaction may be a user's, or another call of the store, such as a heartbeat. A store in which an open
+    ///   transaction locks no row never answers `Pending`; there the verdict counts and the other's commit fails
+    ///   ([T7](crate::contract::T7)).
     ///
     /// # Errors
     /// * [`Invalid`](crate::StoreError::Invalid) **[I1](crate::contract::I1)**: `items` for more than 10 000; `result`,
@@ -327,6 +334,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// * [`LeaseLost`](crate::StoreError::LeaseLost): the receipt is stale and nothing was changed.
+    /// * [`Unavailable`](crate::StoreError::Unavailable): also if another transaction has the job's row locked
+    ///   (**[S14](crate::contract::S14)**). Nothing was changed; call again.
     async fn ack(&self, receipt: &Receipt, result: Json) -> Result<Settled> {
         derived::settle_one(self, "ack", receipt, Verdict::Done(result)).await
     }
@@ -336,6 +345,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// * [`LeaseLost`](crate::StoreError::LeaseLost): the receipt is stale and nothing was changed.
+    /// * [`Unavailable`](crate::StoreError::Unavailable): also if another transaction has the job's row locked
+    ///   (**[S14](crate::contract::S14)**). Nothing was changed; call again.
     async fn nack(&self, receipt: &Receipt, error: Json) -> Result<Settled> {
         let verdict = Verdict::Retry { error, after: crate::RetryAfter::Backoff };
         derived::settle_one(self, "nack", receipt, verdict).await
@@ -344,7 +355,8 @@ pub trait Store: Send + Sync + 'static {
     /// Gives jobs back unharmed: attempt refunded, available now. The same as Snooze of zero.
     ///
     /// # Contract
-    /// * **[L1](crate::contract::L1)** As [`settle`](Self::settle) with [`Verdict::release`].
+    /// * **[L1](crate::contract::L1)** As [`settle`](Self::settle) with [`Verdict::release`], so that
+    ///   [`Pending`](SettleOutcome::Pending) is an outcome here too (**[S14](crate::contract::S14)**).
     async fn release(&self, receipts: &[Receipt]) -> Result<Vec<SettleOutcome>> {
         derived::release(self, receipts).await
     }

@@ -66,6 +66,9 @@ pub trait TxStore<C: Send + ?Sized>: Store {
     /// * **[T2](crate::contract::T2)** It counts once the transaction has committed, and leaves no trace otherwise.
     /// * **[T9](crate::contract::T9)** Every verdict does what it does outside.
     ///
+    /// If another transaction has the job's row locked, this call may wait for it, unlike [`Store::settle`]: for how long
+    /// is a setting of the caller's connection, such as `lock_timeout`.
+    ///
     /// # Errors
     /// * [`LeaseLost`](crate::StoreError::LeaseLost) **[T3](crate::contract::T3)**: the receipt is stale, or was
     ///   settled in this transaction before.

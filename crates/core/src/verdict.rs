@@ -179,11 +179,14 @@ pub enum Fate {
 /// The answer to one verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SettleOutcome {
     /// It was applied.
     Settled(Settled),
     /// The receipt is stale: nothing was changed.
     LeaseLost,
+    /// Another transaction has the job's row locked. Nothing was changed; ask again later.
+    Pending,
 }
 
 impl SettleOutcome {
@@ -191,13 +194,18 @@ impl SettleOutcome {
     pub fn settled(self) -> Option<Settled> {
         match self {
             Self::Settled(settled) => Some(settled),
-            Self::LeaseLost => None,
+            Self::LeaseLost | Self::Pending => None,
         }
     }
 
     /// Whether the receipt was stale.
     pub fn is_lost(&self) -> bool {
         *self == Self::LeaseLost
+    }
+
+    /// Whether another transaction has the job's row locked, so that the verdict must be sent again.
+    pub fn is_pending(&self) -> bool {
+        *self == Self::Pending
     }
 }
 

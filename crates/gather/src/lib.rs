@@ -39,7 +39,16 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     job: NewJob,
-    answer: oneshot::Sender<Result<Enqueued>>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What a caller that waits is told.
+#[derive(Debug)]
+enum Answer {
+    /// The job went together with others, and this came of it.
+    Sent(Result<Enqueued>),
+    /// The job was not sent, and no other task is going to send it: the caller does it.
+    NotSent,
 }
 
 impl Gatherer {
@@ -54,11 +63,16 @@ impl Gatherer {
     /// Those of `sender`. If the job went together with others and the server refused them, each is tried by itself, so
     /// that nobody suffers for the job of somebody else.
     pub async fn enqueue<S: Courier>(self: &Arc<Self>, sender: &Arc<S>, job: &NewJob) -> Result<Enqueued> {
-        match self.board(sender, job) {
-            Boarding::Now(_flight) => one(sender.send(std::slice::from_ref(job)).await?),
-            Boarding::Wait(answer) => answer
-                .await
-                .unwrap_or_else(|_| Err(StoreError::unknown("enqueue", "nobody is left to answer for it"))),
+        loop {
+            let answer = match self.board(sender, job) {
+                Boarding::Now(_flight) => return one(sender.send(std::slice::from_ref(job)).await?),
+                Boarding::Wait(answer) => answer.await,
+            };
+            match answer {
+                Ok(Answer::Sent(answer)) => return answer,
+                Ok(Answer::NotSent) => {}
+                Err(_) => return Err(StoreError::unknown("enqueue", "the task that sent the job has ended")),
+            }
         }
     }
 
@@ -66,7 +80,11 @@ impl Gatherer {
         let mut state = self.state();
         if state.flying < self.flights {
             state.flying += 1;
-            return Boarding::Now(Flight { gatherer: Arc::clone(self), sender: Arc::clone(sender) });
+            return Boarding::Now(Flight {
+                gatherer: Arc::clone(self),
+                sender: Arc::clone(sender),
+                has_begun: true,
+            });
         }
         let (answer, waiting) = oneshot::channel();
         state.waiting.push(Waiting { job: job.clone(), answer });
@@ -80,18 +98,21 @@ impl Gatherer {
 
 enum Boarding<S: Courier> {
     Now(Flight<S>),
-    Wait(oneshot::Receiver<Result<Enqueued>>),
+    Wait(oneshot::Receiver<Answer>),
 }
 
 /// The right to have a statement under way. It goes over to those who wait, if there are any.
 struct Flight<S: Courier> {
     gatherer: Arc<Gatherer>,
     sender: Arc<S>,
+    /// False for one that was spawned and not polled yet.
+    has_begun: bool,
 }
 
 impl<S: Courier> Flight<S> {
     /// Sends those who wait, for as long as there are any.
-    async fn fly(self) {
+    async fn fly(mut self) {
+        self.has_begun = true;
         loop {
             let group = self.gatherer.state().group();
             if group.is_empty() {
@@ -103,24 +124,33 @@ impl<S: Courier> Flight<S> {
 }
 
 impl<S: Courier> Drop for Flight<S> {
+    /// Spawns the task that sends the waiting jobs. A runtime that is shutting down drops such a task inside `spawn`,
+    /// so no lock may be held there, and a task that was dropped before its first poll must not spawn another.
     fn drop(&mut self) {
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.has_begun);
         let mut state = self.gatherer.state();
-        state.flying -= 1;
-        if state.waiting.is_empty() {
-            return;
+        let (next, left) = match runtime {
+            Some(runtime) if !state.waiting.is_empty() => (Some(runtime), Vec::new()),
+            _ => (None, state.land()),
+        };
+        drop(state);
+        if let Some(runtime) = next {
+            let (gatherer, sender) = (Arc::clone(&self.gatherer), Arc::clone(&self.sender));
+            drop(runtime.spawn(Self { gatherer, sender, has_begun: false }.fly()));
         }
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                state.flying += 1;
-                let next = Self { gatherer: Arc::clone(&self.gatherer), sender: Arc::clone(&self.sender) };
-                drop(runtime.spawn(next.fly()));
-            }
-            Err(_) => state.waiting.clear(), // There is nobody left to send them: they hear of it.
+        for waiting in left {
+            let _gone = waiting.answer.send(Answer::NotSent);
         }
     }
 }
 
 impl State {
+    /// Ends a flight that no other follows. Those who still wait are given back, to be told.
+    fn land(&mut self) -> Vec<Waiting> {
+        self.flying -= 1;
+        std::mem::take(&mut self.waiting)
+    }
+
     /// Those who go next, in the order they came. Who has gone away meanwhile is left out.
     fn group(&mut self) -> Vec<Waiting> {
         self.waiting.retain(|waiting| !waiting.answer.is_closed());
@@ -142,25 +172,25 @@ async fn deliver<S: Courier>(sender: &Arc<S>, group: Vec<Waiting>) {
     match sender.send(&jobs).await {
         Ok(answers) => {
             for (caller, answer) in callers.into_iter().zip(answers) {
-                let _gone = caller.send(Ok(answer));
+                let _gone = caller.send(Answer::Sent(Ok(answer)));
             }
         }
         Err(error) if error.is_unknown() || error.is_retryable() => {
             let error = Repeated::from(error);
             for caller in callers {
-                let _gone = caller.send(Err(error.again()));
+                let _gone = caller.send(Answer::Sent(Err(error.again())));
             }
         }
         Err(_) if jobs.len() > 1 => {
             for (caller, job) in callers.into_iter().zip(jobs) {
                 if !caller.is_closed() {
-                    let _gone = caller.send(sender.send(&[job]).await.and_then(one));
+                    let _gone = caller.send(Answer::Sent(sender.send(&[job]).await.and_then(one)));
                 }
             }
         }
         Err(error) => {
             if let Some(caller) = callers.into_iter().next() {
-                let _gone = caller.send(Err(error));
+                let _gone = caller.send(Answer::Sent(Err(error)));
             }
         }
     }

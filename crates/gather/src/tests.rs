@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use leasehold_core::JobId;
 use tokio::sync::{Semaphore, mpsc};
@@ -155,4 +156,63 @@ async fn large_payloads_go_in_several_groups() {
     let mut state = State { flying: 1, waiting };
     let sizes: Vec<usize> = (0..4).map(|_| state.group().len()).collect();
     assert_eq!(sizes, [2, 2, 1, 0]);
+}
+
+/// Drops `runtime` on a thread of its own, so that a deadlock fails the test and does not hang it.
+fn shut_down(runtime: tokio::runtime::Runtime) {
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(runtime);
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(20)).expect("the runtime shuts down");
+}
+
+fn runtimes() -> [tokio::runtime::Runtime; 2] {
+    let flavours =
+        [tokio::runtime::Builder::new_current_thread(), tokio::runtime::Builder::new_multi_thread()];
+    flavours.map(|mut flavour| flavour.worker_threads(2).build().unwrap())
+}
+
+#[test]
+fn a_runtime_shuts_down_while_jobs_are_under_way_and_others_wait() {
+    for runtime in runtimes() {
+        let ((courier, mut sends), gatherer) = (slow(), Gatherer::new(2));
+        runtime.block_on(async {
+            drop(callers(&gatherer, &courier, &["a", "b", "c", "d", "e"]));
+            sends.recv().await.unwrap();
+            sends.recv().await.unwrap();
+            while gatherer.state().waiting.len() < 3 {
+                tokio::task::yield_now().await;
+            }
+        });
+        shut_down(runtime);
+        assert_eq!(gatherer.state().flying, 0);
+        assert_eq!(gatherer.state().waiting.len(), 0);
+    }
+}
+
+#[test]
+fn who_waits_in_another_runtime_sends_the_job_itself() {
+    for runtime in runtimes() {
+        let ((courier, mut sends), gatherer) = (slow(), Gatherer::new(1));
+        runtime.block_on(async {
+            drop(callers(&gatherer, &courier, &["a"]));
+            assert_eq!(sends.recv().await.unwrap(), ["a"]);
+        });
+        let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let waiting = other.block_on(async {
+            let waiting = callers(&gatherer, &courier, &["b", "c"]);
+            while gatherer.state().waiting.len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            waiting
+        });
+        shut_down(runtime);
+        courier.permits.add_permits(2);
+        for caller in waiting {
+            assert!(other.block_on(caller).unwrap().is_ok());
+        }
+        assert_eq!(gatherer.state().flying, 0);
+    }
 }

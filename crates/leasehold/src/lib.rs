@@ -38,7 +38,7 @@
 //!     store.enqueue(&[NewJob::of("mail", &SendMail { to: "ada@example.com".to_owned() }).build()?]).await?;
 //!
 //!     while !matches!(events.recv().await?, WorkerEvent::Settled { .. }) {}
-//!     worker.shutdown(Duration::from_secs(5)).await;
+//!     worker.shutdown(Duration::from_secs(5)).await?;
 //!     Ok(())
 //! }
 //! # }

@@ -124,6 +124,9 @@ where
     Hook::async_fn(move |connection: &mut C, metrics: &Metrics| {
         let (silence, used) = (Arc::clone(&silence), metrics.recycled.unwrap_or(metrics.created));
         async move {
+            if connection.is_broken() {
+                return Err(HookError::message("given up by the last borrower"));
+            }
             if used.elapsed() <= checks.idle {
                 return Ok(());
             }

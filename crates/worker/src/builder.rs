@@ -11,12 +11,13 @@ use tower::{Layer, Service};
 
 use crate::context::{Context, Execution};
 use crate::dispatch::Settings;
-use crate::execute::{MakeSpan, job_span};
+use crate::execute::MakeSpan;
 use crate::handle::{Parts, WorkerHandle};
 use crate::handler::{Handler, IntoVerdict, TxHandler};
 use crate::heart::HeartbeatOn;
-use crate::router::{self, Ending, HandlerService, Router};
+use crate::router::{self, Ending, HandlerService, Route, Router};
 use crate::source::{Outages, Source};
+use crate::span::job_span;
 
 /// The most handlers that one worker runs at once.
 const MAX_CONCURRENCY: usize = 100_000;
@@ -29,7 +30,7 @@ pub struct WorkerBuilder<S = ()> {
     store: Arc<dyn Store>,
     state: Arc<S>,
     names: Vec<QueueName>,
-    apart: Vec<(Queues, QueueOptions)>,
+    apart: Vec<(QueuePattern, QueueOptions)>,
     settings: Result<Settings, Invalid>,
     timeout: Option<Duration>,
     router: Router,
@@ -126,7 +127,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         }
     }
 
-    /// A queue to work on, or a pattern of queues such as `game:*`. Queues that are named without options are one source:
+    /// A queue to work on, or a pattern of queues such as `game:*`, each named once. Queues that are named without options are one source:
     /// one claim serves them all, in one order of priority. Each pattern is a source of its own, whose queues get fair
     /// turns.
     pub fn queue<Q>(self, queue: Q) -> Self
@@ -171,7 +172,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
                 Problem::OutOfRange { value: "0".into(), min: "1".into(), max: u32::MAX.to_string() };
             return self.refused(Invalid::new(field, problem));
         }
-        self.apart.push((Queues::from(pattern), options));
+        self.apart.push((pattern, options));
         self
     }
 
@@ -262,9 +263,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// The handler of jobs of kind `K`. What it returns is what the worker settles.
     pub fn handle<K: JobKind>(self, handler: impl Handler<K, S>) -> Self {
         let route = router::plain(handler, Arc::clone(&self.state));
-        self.kind::<K>(|builder, kind| {
-            builder.router.routes.insert(kind, route);
-        })
+        self.route::<K>(route)
     }
 
     /// The handler of jobs of kind `K` that settles them itself, in its own transaction, and returns the proof.
@@ -273,9 +272,20 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// handler failed, or the answer to its commit was lost, the store is asked by receipt what became of the job.
     pub fn handle_tx<K: JobKind>(self, handler: impl TxHandler<K, S>) -> Self {
         let route = router::transactional(handler, Arc::clone(&self.state));
-        self.kind::<K>(|builder, kind| {
-            builder.router.routes.insert(kind, route);
-        })
+        self.route::<K>(route)
+    }
+
+    fn route<K: JobKind>(self, route: Route) -> Self {
+        let mut repeated = None;
+        let builder = self.kind::<K>(|builder, kind| {
+            if builder.router.routes.insert(kind.clone(), route).is_some() {
+                repeated = Some(Problem::Repeated { what: format!("the kind {kind}") });
+            }
+        });
+        match repeated {
+            Some(problem) => builder.refused(Invalid::new("handle", problem)),
+            None => builder,
+        }
     }
 
     /// What is done with jobs of a kind that has no handler. If nothing is said, that is a failed attempt, since another
@@ -285,8 +295,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         F: Fn(Context<S>) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output: IntoVerdict> + Send + 'static,
     {
-        self.router.fallback = Some(router::fallback(handler, Arc::clone(&self.state)));
-        self
+        let route = router::fallback(handler, Arc::clone(&self.state));
+        match self.router.fallback.replace(route) {
+            Some(_) => {
+                let problem = Problem::Repeated { what: "a fallback".to_owned() };
+                self.refused(Invalid::new("fallback", problem))
+            }
+            None => self,
+        }
     }
 
     /// Wraps the handlers that were named so far, the fallback too, in a tower layer.
@@ -319,11 +335,9 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// Starts the worker on the runtime of the caller.
     ///
     /// # Errors
-    /// [`Invalid`] names the first setting that was refused; `queues` if there is none to work on, `concurrency` if the
-    /// system has no thread for the heartbeats.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
+    /// [`Invalid`] names the first setting that was refused: `queue` for a queue or a pattern that is named twice, `handle`
+    /// for a kind with two handlers, `queues` if there is none to work on, `handlers` if there is none and no fallback,
+    /// `runtime` outside a tokio runtime, `concurrency` if the system has no thread for the heartbeats.
     pub fn start(self) -> Result<WorkerHandle, Invalid> {
         WorkerHandle::start(self.parts()?)
     }
@@ -339,18 +353,19 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
 
     pub(crate) fn parts(self) -> Result<Parts, Invalid> {
         let settings = self.settings?;
+        named_once(&self.names, &self.apart)?;
+        if self.router.routes.is_empty() && self.router.fallback.is_none() {
+            return Err(Invalid::new("handlers", Problem::Empty));
+        }
         let mut sources = Vec::new();
         let outages = Outages::new();
         if !self.names.is_empty() {
             sources.push(Source::new(Queues::named(self.names)?, 1, None, outages.clone()));
         }
         let apart = self.apart.into_iter();
-        sources.extend(apart.map(|(queues, options)| {
-            Source::new(queues, options.weight, options.concurrency, outages.clone())
+        sources.extend(apart.map(|(pattern, options)| {
+            Source::new(pattern.into(), options.weight, options.concurrency, outages.clone())
         }));
-        if sources.is_empty() {
-            return Err(Invalid::new("queues", Problem::Empty));
-        }
         Ok(Parts {
             store: self.store,
             settings,
@@ -382,6 +397,22 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
 
     fn refused(self, invalid: Invalid) -> Self {
         Self { settings: self.settings.and(Err(invalid)), ..self }
+    }
+}
+
+/// There is something to work on, and each queue or pattern is named once: two sources for one queue would each keep to its
+/// limits alone.
+fn named_once(names: &[QueueName], apart: &[(QueuePattern, QueueOptions)]) -> Result<(), Invalid> {
+    let names = names.iter().map(QueuePattern::from);
+    let mut patterns: Vec<QueuePattern> =
+        names.chain(apart.iter().map(|(pattern, _)| pattern.clone())).collect();
+    if patterns.is_empty() {
+        return Err(Invalid::new("queues", Problem::Empty));
+    }
+    patterns.sort_unstable();
+    match patterns.windows(2).find(|two| two[0] == two[1]) {
+        Some(two) => Err(Invalid::new("queue", Problem::Repeated { what: two[0].to_string() })),
+        None => Ok(()),
     }
 }
 

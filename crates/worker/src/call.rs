@@ -7,7 +7,9 @@ use futures_util::FutureExt;
 use leasehold_core::{LeaseFor, StoreError};
 use tokio::time::Instant;
 
-/// Who asked for years waits for years.
+use crate::panics::{contain, message};
+
+/// Longer durations are clamped, so that `Instant + Duration` cannot overflow.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// For how long the answer to anything but a heartbeat is awaited. A claim that is answered after its lease is of no use.
@@ -15,18 +17,36 @@ pub(crate) fn patience(lease: LeaseFor) -> Duration {
     lease.get().clamp(Duration::from_secs(5), Duration::from_secs(60))
 }
 
-/// A store that panics has failed, no more. One that does not answer is given up, and what it did is not known.
+/// [`answer_until`] so much time has passed.
 pub(crate) async fn answer<T>(
     operation: &'static str,
     patience: Duration,
     call: impl AsyncFnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
+    answer_until(operation, tokio::time::sleep(patience), call).await
+}
+
+/// A store that panics has failed, no more. One that does not answer is given up, and what it did is not known.
+pub(crate) async fn answer_until<T>(
+    operation: &'static str,
+    limit: impl Future<Output = ()>,
+    call: impl AsyncFnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let start = Instant::now();
     // The call is made inside: it may panic before there is a future.
-    let call = AssertUnwindSafe(async { call().await }).catch_unwind();
-    match tokio::time::timeout(patience, call).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(StoreError::backend(operation, "the store panicked")),
-        Err(_) => Err(StoreError::unknown(operation, format!("no answer within {patience:?}"))),
+    let mut call = Box::pin(AssertUnwindSafe(async { call().await }).catch_unwind());
+    let answer = tokio::select! {
+        biased;
+        answer = &mut call => Some(answer),
+        () = limit => None,
+    };
+    contain(|| drop(call));
+    match answer {
+        Some(Ok(answer)) => answer,
+        Some(Err(panic)) => {
+            Err(StoreError::backend(operation, format!("the store panicked: {}", message(panic))))
+        }
+        None => Err(StoreError::unknown(operation, format!("no answer within {:?}", start.elapsed()))),
     }
 }
 

@@ -29,7 +29,7 @@ impl Execution {
         &self.job
     }
 
-    /// Fires when the lease is lost.
+    /// Fires when the lease is lost, or the handler is given up.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancelled
     }
@@ -109,17 +109,18 @@ impl<S> Context<S> {
         self.execution.leases.left(&self.receipt())
     }
 
-    /// Whether the lease is lost: somebody else may have the job, and whatever is settled now is refused. Stop the work.
+    /// Whether the lease is lost, or the worker has given this attempt up (timeout, panic, end of the grace): another worker
+    /// may have the job, and whatever is settled now is refused. Stop the work.
     pub fn is_cancelled(&self) -> bool {
         self.execution.cancelled.is_cancelled()
     }
 
-    /// Waits until the lease is lost. For `tokio::select!`.
+    /// Waits until [`is_cancelled`](Self::is_cancelled). For `tokio::select!`.
     pub async fn cancelled(&self) {
         self.execution.cancelled.cancelled().await;
     }
 
-    /// [`cancelled`](Self::cancelled) as a token, for code that wants one.
+    /// [`cancelled`](Self::cancelled) as a token, for what the handler spawns.
     pub fn cancellation(&self) -> CancellationToken {
         self.execution.cancelled.clone()
     }

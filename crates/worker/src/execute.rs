@@ -1,6 +1,5 @@
 //! Running one handler, whatever it does.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +8,12 @@ use futures_util::FutureExt;
 use leasehold_core::{BoxError, Job, Json, RetryAfter, Verdict};
 use tokio::time::Instant;
 use tower::ServiceExt;
-use tracing::Instrument;
 
 use crate::context::Execution;
+use crate::panics::{log, message};
 use crate::report::{FailureKind, Reporter};
 use crate::router::{Ending, Router, Unhandled};
+use crate::span::JobSpan;
 
 /// How the span of an execution is made.
 pub(crate) type MakeSpan = Arc<dyn Fn(&Job) -> tracing::Span + Send + Sync>;
@@ -24,8 +24,6 @@ pub(crate) struct Finished {
     /// Where it came from.
     pub(crate) source: usize,
     pub(crate) ending: Ending,
-    /// Whether the handler settles its jobs itself, so that a stale receipt may be its own doing.
-    pub(crate) transactional: bool,
     pub(crate) took: Duration,
 }
 
@@ -42,29 +40,36 @@ impl Executor {
     pub(crate) async fn execute(self: Arc<Self>, execution: Execution) -> Finished {
         let (job, source) = (Arc::clone(&execution.job), execution.source);
         let start = Instant::now();
-        let transactional = self.router.route(&job.kind).is_some_and(|route| route.transactional);
         // Around everything that is not ours: a span, a handler or the drop of its future may panic.
         let running = AssertUnwindSafe(self.run(execution)).catch_unwind().await;
-        let ending = running.unwrap_or_else(|panic| {
-            let failure = Failure::panic(&*panic);
-            self.reporter.failed(&job, failure.how);
-            tracing::warn!(job = %job.id, how = failure.how.as_str(), error = failure.message, "a job failed");
-            Ending::Verdict(Verdict::retry(failure.message))
-        });
+        let ending = running.unwrap_or_else(|panic| self.panicked(&job, message(panic)));
         let ending = self.with_backoff(&job, ending);
-        Finished { job, source, ending, transactional, took: start.elapsed() }
+        Finished { job, source, ending, took: start.elapsed() }
+    }
+
+    /// The ending of a job whose handler, or the task around it, has panicked: a failed attempt.
+    pub(crate) fn panicked(&self, job: &Job, text: String) -> Ending {
+        let failure = Failure::panic(text);
+        self.reporter.failed(job, failure.how);
+        log!(warn, job = %job.id, how = failure.how.as_str(), error = failure.message, "a job failed");
+        Ending::Verdict(Verdict::retry(failure.message))
     }
 
     async fn run(&self, execution: Execution) -> Ending {
         let job = Arc::clone(&execution.job);
-        let span = (self.make_span)(&job);
+        // Fires when the handler panics, times out or is dropped: what it has spawned must not work on.
+        let given_up = execution.cancelled.clone().drop_guard();
+        let span = JobSpan::new((self.make_span)(&job));
         let start = Instant::now();
-        let result = self.call(execution).instrument(span.clone()).await;
+        let result = span.run(self.call(execution)).await;
         self.reporter.handled(&job, start.elapsed());
+        if !matches!(&result, Err(failure) if failure.how.is_given_up()) {
+            given_up.disarm();
+        }
         result.unwrap_or_else(|failure| {
             self.reporter.failed(&job, failure.how);
-            span.in_scope(|| {
-                tracing::warn!(how = failure.how.as_str(), error = failure.message, "a job failed");
+            span.scope(|| {
+                log!(warn, how = failure.how.as_str(), error = failure.message, "a job failed");
             });
             Ending::Verdict(Verdict::retry(failure.message))
         })
@@ -83,7 +88,7 @@ impl Executor {
             }
             None => work.await,
         };
-        ended.map_err(|panic| Failure::panic(&*panic))?.map_err(Failure::of)
+        ended.map_err(|panic| Failure::panic(message(panic)))?.map_err(Failure::of)
     }
 
     /// A retry that leaves its time to the queue gets it from its kind, if that has something to say.
@@ -118,24 +123,9 @@ impl Failure {
         Self { how: FailureKind::Timeout, message: format!("timed out after {timeout:?}") }
     }
 
-    fn panic(panic: &(dyn Any + Send)) -> Self {
-        let said = panic.downcast_ref::<&str>().copied();
-        let said =
-            said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        Self { how: FailureKind::Panic, message: format!("panicked: {said}") }
+    fn panic(text: String) -> Self {
+        Self { how: FailureKind::Panic, message: format!("panicked: {text}") }
     }
-}
-
-/// A span with what one wants to find a job by.
-pub(crate) fn job_span(job: &Job) -> tracing::Span {
-    tracing::info_span!(
-        "job",
-        id = %job.id,
-        queue = %job.queue,
-        kind = %job.kind,
-        attempt = job.attempts,
-        traceparent = job.headers.get("traceparent"),
-    )
 }
 
 /// The verdict for a job whose handler returned the proof of a transaction that was not committed.

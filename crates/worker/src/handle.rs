@@ -2,26 +2,27 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
-use leasehold_core::{Invalid, JobState, Problem, Queues, Store, Wakeups};
+use leasehold_core::{Invalid, Problem, Store};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{answer, later};
+use crate::call::later;
 use crate::dispatch::{Dispatcher, Settings, Stop, Stopped};
 use crate::execute::{Executor, MakeSpan};
 use crate::heart::{Heart, HeartbeatOn};
+use crate::hints::listen;
 use crate::leases::Leases;
-use crate::outage::{LONGEST, Outage, with_causes};
-use crate::report::{Reporter, WorkerEvent, WorkerStats};
+use crate::panics::log;
+use crate::report::{Labels, Reporter, WorkerEvent, WorkerStats};
 use crate::router::Router;
+use crate::sample::sample;
 use crate::source::Source;
+use crate::watch::{Watch, WorkerDied};
 
 /// How long a worker that has stopped waits for its last calls to end.
 const LETTING_GO: Duration = Duration::from_secs(1);
@@ -38,6 +39,16 @@ pub(crate) struct Parts {
     pub(crate) sample_every: Option<Duration>,
 }
 
+impl Parts {
+    pub(crate) fn labels(&self) -> Labels {
+        Labels {
+            worker: self.settings.worker.clone(),
+            queues: self.sources.iter().map(|source| source.queues.clone()).collect(),
+            kinds: self.router.routes.keys().cloned().collect(),
+        }
+    }
+}
+
 /// A worker that is running. Clones are handles on the same worker. Dropping them all does not stop it.
 #[derive(Clone)]
 pub struct WorkerHandle {
@@ -45,17 +56,18 @@ pub struct WorkerHandle {
     stop: Stop,
     grace: Duration,
     reporter: Reporter,
-    stopped: watch::Receiver<Option<Stopped>>,
+    stopped: watch::Receiver<Option<Result<Stopped, WorkerDied>>>,
 }
 
 impl WorkerHandle {
     pub(crate) fn start(parts: Parts) -> Result<Self, Invalid> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let reporter = Reporter::new(parts.labels());
         let Parts { store, settings, sources, .. } = parts;
-        let (reporter, leases, wake, stop) =
-            (Reporter::new(), Arc::new(Leases::default()), Arc::new(Notify::new()), Stop::default());
-        let grace = settings.grace;
+        let (leases, wake, stop) = (Arc::new(Leases::default()), Arc::new(Notify::new()), Stop::default());
+        let (grace, watch) = (settings.grace, Watch::default());
         let ended = CancellationToken::new();
-        // Whoever works for the worker has one of these, and drops it when it has let go of the store.
+        // Each part of the worker has one of these, and drops it when it has let go of the store.
         let (busy, mut idle) = mpsc::channel::<Infallible>(1);
         let heart = Heart {
             store: Arc::clone(&store),
@@ -65,16 +77,16 @@ impl WorkerHandle {
             stop: ended.clone(),
             _busy: busy.clone(),
         };
-        heart.start(parts.heartbeat).map_err(no_thread)?;
+        heart.start(parts.heartbeat, watch.clone(), stop.clone()).map_err(no_thread)?;
         let hints: Vec<Arc<Notify>> = sources.iter().map(|_| Arc::new(Notify::new())).collect();
         for (source, hint) in sources.iter().zip(&hints) {
             let listen = listen(Arc::clone(&store), source.queues.clone(), Arc::clone(hint), ended.clone());
-            tokio::spawn(until_done(listen, busy.clone()));
+            runtime.spawn(until_done(listen, busy.clone()));
         }
         if let Some(every) = parts.sample_every {
             let queues = sources.iter().map(|source| source.queues.clone()).collect();
             let sample = sample(Arc::clone(&store), queues, every, ended.clone());
-            tokio::spawn(until_done(sample, busy.clone()));
+            runtime.spawn(until_done(sample, busy.clone()));
         }
         let executor = Executor {
             router: parts.router,
@@ -94,24 +106,27 @@ impl WorkerHandle {
         );
         let (said, stopped) = watch::channel(None);
         // Also if the runtime is dropped: a heart on its own thread must not keep the leases of a worker that is gone.
-        let ended = ended.drop_guard();
-        tokio::spawn(async move {
-            let stopped = dispatcher.run(hints).await;
+        let (ended, watched) = (ended.drop_guard(), stop.clone());
+        runtime.spawn(async move {
+            let stopped = watch.over("dispatcher", &watched, dispatcher.run(hints)).await;
             drop((ended, busy));
             // Not for ever: a store that does not answer may hold up the last heartbeat.
             drop(tokio::time::timeout(LETTING_GO, idle.recv()).await);
-            said.send_replace(Some(stopped));
+            said.send_replace(Some(watch.verdict(stopped)));
         });
         Ok(Self { wake, stop, grace, reporter, stopped })
     }
 
     /// Stops claiming, waits up to `grace` for the handlers that run, and gives back those that are still running then,
     /// their attempt refunded. Called again, or with no grace, it does not wait. When it returns, the worker has let go of
-    /// its store, so that a file can be closed and opened by somebody else; if the store does not answer, after a second.
+    /// its store, so that a file can be closed and opened again; if the store does not answer, after a second.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
     ///
     /// # Cancel safety
     /// The worker stops all the same.
-    pub async fn shutdown(&self, grace: Duration) -> Stopped {
+    pub async fn shutdown(&self, grace: Duration) -> Result<Stopped, WorkerDied> {
         if self.stop.ends.set(later(Instant::now(), grace)).is_err() || grace.is_zero() {
             self.stop.waiting.cancel();
         }
@@ -119,32 +134,35 @@ impl WorkerHandle {
         self.join().await
     }
 
-    /// Waits until the worker has stopped, by whomever it was told to.
-    pub async fn join(&self) -> Stopped {
+    /// Waits until the worker has stopped, because it was told to or because it died.
+    ///
+    /// # Errors
+    /// [`WorkerDied`]: it has ended by itself.
+    pub async fn join(&self) -> Result<Stopped, WorkerDied> {
         let mut stopped = self.stopped.clone();
-        match stopped.wait_for(Option::is_some).await {
-            Ok(stopped) => stopped.unwrap_or_default(),
-            // Its runtime is gone, and it with it.
-            Err(_) => Stopped::default(),
-        }
+        let gone = || WorkerDied::new("runtime", "it was dropped");
+        let stopped = stopped.wait_for(Option::is_some).await.map_err(|_| gone())?;
+        stopped.clone().unwrap_or_else(|| Err(gone()))
     }
 
     /// Runs until the process is told to end (SIGTERM or SIGINT), then shuts down with the builder's grace. A second signal
     /// does not wait.
     ///
     /// # Errors
-    /// The operating system's, if signals cannot be heard.
+    /// The operating system's, if signals cannot be heard; [`WorkerDied`] as the source of another, if the worker has ended by
+    /// itself.
     pub async fn run_until_signal(&self) -> std::io::Result<Stopped> {
         let mut signals = crate::signals::Signals::new()?;
         tokio::select! {
-            stopped = self.join() => return Ok(stopped),
+            stopped = self.join() => return stopped.map_err(std::io::Error::other),
             () = signals.next() => {}
         }
-        tracing::info!(grace = ?self.grace, "told to stop; a second signal stops at once");
-        tokio::select! {
-            stopped = self.shutdown(self.grace) => Ok(stopped),
-            () = signals.next() => Ok(self.shutdown(Duration::ZERO).await),
-        }
+        log!(info, grace = ?self.grace, "told to stop; a second signal stops at once");
+        let stopped = tokio::select! {
+            stopped = self.shutdown(self.grace) => stopped,
+            () = signals.next() => self.shutdown(Duration::ZERO).await,
+        };
+        stopped.map_err(std::io::Error::other)
     }
 
     /// Looks for jobs now. Any number of calls while the worker is busy is one look.
@@ -157,7 +175,7 @@ impl WorkerHandle {
         self.reporter.stats()
     }
 
-    /// What happens from now on. Who is too slow misses some, and is told how many.
+    /// What happens from now on. A receiver that is too slow misses some, and is told how many.
     pub fn events(&self) -> broadcast::Receiver<WorkerEvent> {
         self.reporter.events()
     }
@@ -175,77 +193,11 @@ async fn until_done(task: impl Future<Output = ()>, busy: mpsc::Sender<Infallibl
     drop(busy);
 }
 
+fn no_runtime() -> Invalid {
+    Invalid::new("runtime", Problem::Malformed { expected: "a tokio runtime in which start() is called" })
+}
+
 fn no_thread(error: std::io::Error) -> Invalid {
-    tracing::error!(%error, "no thread for the heartbeats");
+    log!(error, %error, "no thread for the heartbeats");
     Invalid::new("concurrency", Problem::Malformed { expected: "a system with a thread to spare" })
-}
-
-/// Passes the store's hints on, and subscribes again when the stream ends.
-async fn listen(store: Arc<dyn Store>, queues: Queues, hint: Arc<Notify>, stop: CancellationToken) {
-    let mut outage = Outage::new("wakeups");
-    let listening = async {
-        loop {
-            let hints = AssertUnwindSafe(async { store.wakeups(&queues).await }).catch_unwind().await;
-            let error = match hints {
-                Ok(Ok(hints)) => {
-                    if outage.is_on() {
-                        hint.notify_one(); // Some may have been missed.
-                    }
-                    let passing = AssertUnwindSafe(pass_on(hints, &hint, &mut outage)).catch_unwind().await;
-                    passing
-                        .map_or("the stream of hints panicked", |()| "the stream of hints has ended")
-                        .into()
-                }
-                Ok(Err(error)) => with_causes(&error),
-                Err(_) => "the store panicked".to_owned(),
-            };
-            tokio::time::sleep(outage.failed(&error)).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => {}
-        () = listening => {}
-    }
-}
-
-/// Passes hints on until they end. An outage is over when they have lasted: a stream that always ends at once is
-/// subscribed to less and less often.
-async fn pass_on(mut hints: Wakeups, hint: &Notify, outage: &mut Outage) {
-    let mut lasting = pin!(tokio::time::sleep(LONGEST));
-    loop {
-        tokio::select! {
-            biased;
-            next = hints.next() => match next {
-                Some(()) => hint.notify_one(),
-                None => return,
-            },
-            () = &mut lasting, if outage.is_on() => outage.over(),
-        }
-    }
-}
-
-/// Publishes the numbers of the queues.
-async fn sample(store: Arc<dyn Store>, queues: Vec<Queues>, every: Duration, stop: CancellationToken) {
-    let mut tick = tokio::time::interval(every.max(Duration::from_millis(1)));
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = tick.tick() => {}
-        }
-        for queues in &queues {
-            // A store that does not answer is told about by those who need it.
-            let stats = answer("stats", every.max(LONGEST), async || store.stats(queues).await).await;
-            for stats in stats.unwrap_or_default() {
-                let count = |state| stats.states.get(&state).copied().unwrap_or_default() as f64;
-                let queue = stats.queue.to_string();
-                metrics::gauge!("leasehold_ready", "queue" => queue.clone()).set(count(JobState::Ready));
-                metrics::gauge!("leasehold_running", "queue" => queue.clone()).set(count(JobState::Running));
-                let waiting = count(JobState::Scheduled) + count(JobState::Retrying);
-                metrics::gauge!("leasehold_waiting", "queue" => queue.clone()).set(waiting);
-                metrics::gauge!("leasehold_dead_letters", "queue" => queue).set(stats.dead_letters as f64);
-            }
-        }
-    }
 }

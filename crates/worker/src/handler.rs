@@ -125,13 +125,15 @@ impl<T: IntoVerdict, E: Display> IntoVerdict for Result<T, E> {
     }
 }
 
-/// The work was done, with a result that is kept in the history.
+/// The work was done, with a result that is kept in the history. A result that does not become JSON, or is larger than the
+/// store takes, is replaced by `{"refused": why}`: the work was done all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done<T>(pub T);
 
 impl<T: Serialize> IntoVerdict for Done<T> {
     fn into_verdict(self) -> Verdict {
-        Verdict::done_with(&self.0).unwrap_or_else(|invalid: Invalid| failed(&invalid))
+        let refused = |invalid: Invalid| Verdict::Done(crate::settle::refused(&invalid.to_string()));
+        Verdict::done_with(&self.0).unwrap_or_else(refused)
     }
 }
 

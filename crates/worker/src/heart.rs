@@ -2,18 +2,28 @@
 //! pool that is used up can keep them from being sent.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 
-use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, ReceiptStatus, Store, limits};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, ReceiptStatus, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{answer, patience, sleep_until};
+use crate::dispatch::Stop;
 use crate::leases::Leases;
 use crate::outage::{Outage, with_causes};
+use crate::panics::log;
 use crate::report::Reporter;
+use crate::watch::Watch;
+
+/// The name of this part of the worker.
+const PART: &str = "heartbeats";
+/// Into how many parts a heartbeat is split that fails.
+const PARTS: usize = 16;
 
 /// Where heartbeats are sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,15 +53,16 @@ impl Heart {
     ///
     /// # Errors
     /// The operating system's, if it has no thread to give.
-    pub(crate) fn start(self, on: HeartbeatOn) -> std::io::Result<()> {
+    pub(crate) fn start(self, on: HeartbeatOn, watch: Watch, stop: Stop) -> std::io::Result<()> {
         match on {
             HeartbeatOn::Task => {
-                tokio::spawn(self.beat(None));
+                tokio::spawn(async move { watch.over(PART, &stop, self.beat(None)).await });
             }
             HeartbeatOn::OwnThread => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let thread = std::thread::Builder::new().name("leasehold-heart".to_owned());
-                thread.spawn(move || runtime.block_on(self.with_own_connection()))?;
+                thread
+                    .spawn(move || runtime.block_on(watch.over(PART, &stop, self.with_own_connection())))?;
             }
         }
         Ok(())
@@ -61,7 +72,7 @@ impl Heart {
         let dedicated = tokio::select! {
             biased;
             dedicated = self.connect() => dedicated,
-            // Until then on the connections that everybody uses.
+            // Until then on the connections that are there.
             () = self.clone().beat(None) => return,
         };
         self.beat(dedicated).await;
@@ -88,76 +99,104 @@ impl Heart {
     async fn beat(self, dedicated: Option<Arc<dyn Store>>) {
         let store = dedicated.unwrap_or_else(|| Arc::clone(&self.store));
         let mut outage = Outage::new("heartbeat");
+        let mut under_way = FuturesUnordered::new();
+        // What another connection was asked for is asked for again.
+        self.leases.none_is_beating();
         loop {
             self.pass();
             let due = self.leases.due(Instant::now());
-            for receipts in due.beats.chunks(limits::BATCH as usize) {
-                self.extend(&*store, receipts, &mut outage).await;
-            }
-            if self.stop.is_cancelled() {
-                return;
-            }
-            if !due.beats.is_empty() {
-                continue;
-            }
+            under_way.extend(due.beats.into_iter().map(|receipts| self.extend(&*store, receipts)));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
+                Some(answered) = under_way.next() => match answered {
+                    Ok(()) => outage.over(),
+                    Err(error) => drop(outage.failed(&with_causes(&error))),
+                },
                 () = self.leases.sooner.notified() => {}
                 () = sleep_until(due.next) => {}
             }
         }
     }
 
-    /// Whatever happens to the heartbeats: a handler whose time has run out is told. Gives the time of the next one.
-    fn pass(&self) -> Option<Instant> {
-        let passed = self.leases.pass(Instant::now());
-        for receipt in passed.lost {
+    /// Whatever happens to the heartbeats: a handler whose time has run out is told.
+    fn pass(&self) {
+        for receipt in self.leases.pass(Instant::now()) {
             self.reporter.lease_lost(receipt, "it could not be extended in time");
         }
-        passed.next
     }
 
-    async fn extend(&self, store: &dyn Store, receipts: &[Receipt], outage: &mut Outage) {
-        let sent = Instant::now();
-        let patience = self.leases.patience(receipts, sent);
-        let call = answer("heartbeat", patience, async || store.heartbeat(receipts, self.lease).await);
-        match self.meanwhile_passing(call).await {
-            Ok(outcomes) => {
-                outage.over();
-                self.reporter.heartbeat(receipts.len(), sent.elapsed());
-                let outcomes = outcomes.into_iter().chain(std::iter::repeat(HeartbeatOutcome::Pending));
-                let mut lost = Vec::new();
-                for (receipt, outcome) in receipts.iter().zip(outcomes) {
-                    match outcome {
-                        HeartbeatOutcome::Extended { left, .. } => self.leases.extended(receipt, sent, left),
-                        HeartbeatOutcome::Lost => lost.push(*receipt),
-                        // A transaction is deciding about the job: it may be the handler's own.
-                        _ => self.leases.try_again(receipt, Instant::now()),
-                    }
+    /// Extends these leases in one call. If that fails for a reason that may be in one of them, in several.
+    fn extend<'a>(
+        &'a self,
+        store: &'a dyn Store,
+        receipts: Vec<Receipt>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        let extending = async move {
+            let sent = Instant::now();
+            let patience = self.leases.patience(&receipts, sent);
+            let call = async || store.heartbeat(&receipts, self.lease).await;
+            match answer("heartbeat", patience, call).await {
+                Ok(outcomes) => {
+                    self.reporter.heartbeat(receipts.len(), sent.elapsed());
+                    self.learn(store, &receipts, outcomes, sent).await;
+                    Ok(())
                 }
-                self.lose(store, &lost).await;
+                Err(error) if receipts.len() > 1 && !error.is_retryable() => {
+                    self.extend_parts(store, &receipts, error).await
+                }
+                Err(error) => {
+                    let now = Instant::now();
+                    receipts.iter().for_each(|receipt| self.leases.try_again(receipt, now));
+                    Err(error)
+                }
             }
-            Err(error) => {
-                outage.failed(&with_causes(&error));
-                let now = Instant::now();
-                receipts.iter().for_each(|receipt| self.leases.try_again(receipt, now));
-            }
-        }
+        };
+        extending.boxed()
     }
 
-    /// Waits for an answer, and does not let it keep any handler from being told that its time has run out.
-    async fn meanwhile_passing<T>(&self, call: impl Future<Output = T>) -> T {
-        let mut call = pin!(call);
-        loop {
-            let next = self.pass();
-            tokio::select! {
-                biased;
-                answer = &mut call => return answer,
-                () = self.leases.sooner.notified() => {}
-                () = sleep_until(next) => {}
+    /// Extends these leases in parts at once. Where some parts succeed and others do not, the leases of the others are
+    /// extended one by one from now on.
+    async fn extend_parts(
+        &self,
+        store: &dyn Store,
+        receipts: &[Receipt],
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        let parts: Vec<&[Receipt]> = receipts.chunks(receipts.len().div_ceil(PARTS)).collect();
+        let extending = parts.iter().map(|part| self.extend(store, part.to_vec()));
+        let answers = futures_util::future::join_all(extending).await;
+        if answers.iter().all(Result::is_err) {
+            return Err(error);
+        }
+        for (part, _) in parts.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+            for receipt in *part {
+                self.leases.extend_alone(receipt);
+                log!(warn, %receipt, error = with_causes(&error), "a lease cannot be extended");
             }
         }
+        Ok(())
+    }
+
+    async fn learn(
+        &self,
+        store: &dyn Store,
+        receipts: &[Receipt],
+        outcomes: Vec<HeartbeatOutcome>,
+        sent: Instant,
+    ) {
+        let outcomes = outcomes.into_iter().map(Some).chain(std::iter::repeat(None));
+        let mut lost = Vec::new();
+        for (receipt, outcome) in receipts.iter().zip(outcomes) {
+            match outcome {
+                Some(HeartbeatOutcome::Extended { left, .. }) => self.leases.extended(receipt, sent, left),
+                Some(HeartbeatOutcome::Lost) => lost.push(*receipt),
+                // A transaction has the job locked: it may be the handler's own, and nobody can reclaim the job.
+                Some(_) => self.leases.locked(receipt, Instant::now()),
+                None => self.leases.try_again(receipt, Instant::now()),
+            }
+        }
+        self.lose(store, &lost).await;
     }
 
     /// Leases that the store does not extend: lost, unless the handler itself has settled the job and is not back yet.
@@ -168,21 +207,39 @@ impl Heart {
             true => Vec::new(),
             false => {
                 let patience = self.leases.patience(&running, Instant::now());
-                let call = answer("receipts", patience, async || store.receipts(&running).await);
-                // Who cannot be asked about is lost.
-                self.meanwhile_passing(call).await.unwrap_or_default()
+                let call = async || store.receipts(&running).await;
+                // If the store does not say, they are lost.
+                answer("receipts", patience, call).await.unwrap_or_default()
             }
         };
-        let own = |receipt: &Receipt| {
-            let asked = running.iter().zip(&statuses).find(|(asked, _)| *asked == receipt);
-            matches!(asked, Some((_, ReceiptStatus::Finished { .. } | ReceiptStatus::Requeued)))
+        let status = |receipt: &Receipt| {
+            running.iter().zip(&statuses).find(|(asked, _)| *asked == receipt).map(|(_, status)| *status)
         };
         for receipt in lost {
-            if own(receipt) {
+            if self.is_own_doing(store, receipt, status(receipt)).await {
                 self.leases.let_go([receipt]);
             } else if self.leases.lose(receipt) {
                 self.reporter.lease_lost(*receipt, "the store says so");
             }
+        }
+    }
+
+    /// Whether the handler has settled the job itself.
+    async fn is_own_doing(
+        &self,
+        store: &dyn Store,
+        receipt: &Receipt,
+        status: Option<ReceiptStatus>,
+    ) -> bool {
+        match status {
+            Some(ReceiptStatus::Finished { .. } | ReceiptStatus::Requeued) => true,
+            // In a queue that keeps no history.
+            Some(ReceiptStatus::Gone) if self.leases.is_transactional(receipt) => {
+                let patience = self.leases.patience(&[*receipt], Instant::now());
+                let record = answer("get", patience, async || store.get(receipt.job).await).await;
+                matches!(record, Ok(None))
+            }
+            _ => false,
         }
     }
 }

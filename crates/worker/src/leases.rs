@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Job, Receipt};
+use leasehold_core::{Job, Receipt, limits};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Every lease that is held. Shared by the dispatcher, who adds and removes, the heart, who extends, and handlers, who ask.
+use crate::call::later;
+
+/// Every lease that is held. The dispatcher adds and removes them, the heart extends them, handlers ask about them.
 #[derive(Default)]
 pub(crate) struct Leases {
     held: Mutex<Held>,
@@ -29,27 +31,30 @@ struct Held {
 struct Lease {
     /// Until when the lease holds at least, counted from when the request was sent.
     deadline: Instant,
+    /// How long the lease was when it was last granted.
+    length: Duration,
     /// When it is to be extended.
     beat_at: Instant,
+    /// Whether the store is being asked to extend it.
+    beating: bool,
+    /// Whether it is extended in calls of its own, because calls for it fail.
+    alone: bool,
+    /// Until when it is not lost although its time has run out: a transaction had the job locked.
+    locked_until: Option<Instant>,
     cancelled: CancellationToken,
+    /// Whether the handler settles the job itself.
+    transactional: bool,
     /// The handler has ended: the store's answer to its verdict says whether the lease was lost in time to matter.
     ended: bool,
     lost: bool,
-    /// Whether anybody was told of the loss.
+    /// Whether the loss was told.
     told: bool,
-}
-
-/// Leases whose time has run out while their handlers were running.
-pub(crate) struct Passed {
-    pub(crate) lost: Vec<Receipt>,
-    /// When the time of the next one runs out.
-    pub(crate) next: Option<Instant>,
 }
 
 /// Leases that are to be extended.
 pub(crate) struct Due {
-    /// All in one request.
-    pub(crate) beats: Vec<Receipt>,
+    /// Each is one request.
+    pub(crate) beats: Vec<Vec<Receipt>>,
     /// When to look next.
     pub(crate) next: Option<Instant>,
 }
@@ -59,12 +64,18 @@ const BEATS: u32 = 3;
 
 impl Leases {
     /// Leases that a request sent at `sent` was granted. The tokens fire when they are lost.
-    pub(crate) fn hold(&self, jobs: &[Arc<Job>], sent: Instant) -> Vec<CancellationToken> {
+    pub(crate) fn hold(
+        &self,
+        jobs: &[Arc<Job>],
+        sent: Instant,
+        is_transactional: impl Fn(&Job) -> bool,
+    ) -> Vec<CancellationToken> {
         let mut held = self.held();
         let mut soonest: Option<Instant> = None;
         let mut hold = |job: &Arc<Job>| {
             let granted = job.leased_for().unwrap_or_default();
-            let lease = Lease::new(sent, granted, CancellationToken::new());
+            let mut lease = Lease::new(sent, granted, CancellationToken::new());
+            lease.transactional = is_transactional(job);
             soonest = Some(soonest.map_or(lease.beat_at, |soonest| soonest.min(lease.beat_at)));
             let token = lease.cancelled.clone();
             held.leases.insert(job.receipt(), lease);
@@ -93,41 +104,64 @@ impl Leases {
         }
     }
 
+    /// The handler is given up: its token fires.
+    pub(crate) fn cancel(&self, receipt: &Receipt) {
+        if let Some(lease) = self.held().leases.get(receipt) {
+            lease.cancelled.cancel();
+        }
+    }
+
     /// Whether its handler is running and believes in it.
     pub(crate) fn is_running(&self, receipt: &Receipt) -> bool {
         self.held().leases.get(receipt).is_some_and(|lease| !lease.ended && !lease.lost)
     }
 
-    /// Marks the leases whose time has run out by `now` as lost. Their tokens fire.
-    pub(crate) fn pass(&self, now: Instant) -> Passed {
-        let mut held = self.held();
-        let mut passed = Passed { lost: Vec::new(), next: None };
-        for (receipt, lease) in held.leases.iter_mut().filter(|(_, lease)| !lease.lost) {
-            if lease.deadline > now {
-                passed.next = Some(passed.next.map_or(lease.deadline, |next| next.min(lease.deadline)));
-            } else if lease.lose() {
-                passed.lost.push(*receipt);
-            }
-        }
-        held.next_look = passed.next;
-        passed
+    /// Whether the handler settles the job itself, so that a stale receipt may be its own doing.
+    pub(crate) fn is_transactional(&self, receipt: &Receipt) -> bool {
+        self.held().leases.get(receipt).is_some_and(|lease| lease.transactional)
     }
 
-    /// What is to be extended at `now`.
+    /// Marks the leases whose time has run out by `now` as lost, and gives those that were not told of. Their tokens fire.
+    pub(crate) fn pass(&self, now: Instant) -> Vec<Receipt> {
+        let mut held = self.held();
+        let passed = held.leases.iter_mut().filter(|(_, lease)| !lease.lost && lease.ends() <= now);
+        passed.filter_map(|(receipt, lease)| lease.lose().then_some(*receipt)).collect()
+    }
+
+    /// What is to be extended at `now`. The store is being asked for it from now on.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut held = self.held();
-        let live = || held.leases.iter().filter(|(_, lease)| !lease.lost);
         let mut beats = Vec::new();
-        if live().any(|(_, lease)| lease.beat_at <= now) {
+        let waiting = |lease: &Lease| !lease.lost && !lease.beating;
+        if held.leases.values().any(|lease| waiting(lease) && lease.beat_at <= now) {
             // What is nearly due goes along, so that leases of one length fall into step.
             let soon = |lease: &Lease| now + lease.deadline.saturating_duration_since(now) / 4;
-            beats.extend(
-                live().filter(|(_, lease)| lease.beat_at <= soon(lease)).map(|(receipt, _)| *receipt),
-            );
+            let due = |lease: &Lease| waiting(lease) && lease.beat_at <= soon(lease);
+            let mut together = Vec::new();
+            for (receipt, lease) in held.leases.iter_mut().filter(|(_, lease)| due(lease)) {
+                lease.beating = true;
+                match lease.alone {
+                    true => beats.push(vec![*receipt]),
+                    false => together.push(*receipt),
+                }
+            }
+            beats.extend(together.chunks(limits::BATCH as usize).map(<[_]>::to_vec));
         }
-        let next = live().map(|(_, lease)| lease.beat_at.max(now).min(lease.deadline)).min();
+        let next = held.leases.values().filter(|lease| !lease.lost).map(Lease::next_look).min();
         held.next_look = next;
         Due { beats, next }
+    }
+
+    /// Answers that were awaited will not come.
+    pub(crate) fn none_is_beating(&self) {
+        self.held().leases.values_mut().for_each(|lease| lease.beating = false);
+    }
+
+    /// From now on this lease is extended in calls of its own, until one succeeds.
+    pub(crate) fn extend_alone(&self, receipt: &Receipt) {
+        if let Some(lease) = self.held().leases.get_mut(receipt) {
+            lease.alone = true;
+        }
     }
 
     /// For how long the answer to a heartbeat for these is awaited: so that there is time for another.
@@ -142,8 +176,9 @@ impl Leases {
     pub(crate) fn extended(&self, receipt: &Receipt, sent: Instant, left: Duration) {
         if let Some(lease) = self.held().leases.get_mut(receipt).filter(|lease| !lease.lost) {
             let renewed = Lease::new(sent, left, lease.cancelled.clone());
-            lease.deadline = lease.deadline.max(renewed.deadline);
-            lease.beat_at = renewed.beat_at;
+            let deadline = lease.deadline.max(renewed.deadline);
+            let Lease { transactional, ended, told, .. } = *lease;
+            *lease = Lease { deadline, transactional, ended, told, ..renewed };
         }
     }
 
@@ -152,6 +187,18 @@ impl Leases {
         if let Some(lease) = self.held().leases.get_mut(receipt) {
             let left = lease.deadline.saturating_duration_since(now);
             lease.beat_at = now + (left / 4).max(Duration::from_millis(1));
+            lease.beating = false;
+        }
+    }
+
+    /// The lease was not extended, because a transaction has the job locked. While it has, nobody can reclaim the job.
+    pub(crate) fn locked(&self, receipt: &Receipt, now: Instant) {
+        if let Some(lease) = self.held().leases.get_mut(receipt) {
+            let left = lease.deadline.saturating_duration_since(now);
+            let again = (left / 4).max(lease.length / 12).max(Duration::from_millis(1));
+            lease.beat_at = later(now, again);
+            lease.locked_until = Some(later(now, again + lease.length / BEATS));
+            lease.beating = false;
         }
     }
 
@@ -183,11 +230,33 @@ impl Leases {
 
 impl Lease {
     fn new(sent: Instant, granted: Duration, cancelled: CancellationToken) -> Self {
-        let (deadline, beat_at) = (sent + granted, sent + granted / BEATS);
-        Self { deadline, beat_at, cancelled, ended: false, lost: false, told: false }
+        let (deadline, beat_at) = (later(sent, granted), later(sent, granted / BEATS));
+        Self {
+            deadline,
+            length: granted,
+            beat_at,
+            beating: false,
+            alone: false,
+            locked_until: None,
+            cancelled,
+            transactional: false,
+            ended: false,
+            lost: false,
+            told: false,
+        }
     }
 
-    /// Whether somebody is to be told.
+    /// When it is lost if the store says nothing before.
+    fn ends(&self) -> Instant {
+        self.locked_until.map_or(self.deadline, |until| until.max(self.deadline))
+    }
+
+    /// When the heart must look at it.
+    fn next_look(&self) -> Instant {
+        if self.beating { self.ends() } else { self.beat_at.min(self.ends()) }
+    }
+
+    /// Whether that is to be told.
     fn lose(&mut self) -> bool {
         self.lost = true;
         self.cancelled.cancel();
@@ -196,95 +265,4 @@ impl Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use leasehold_core::{Epoch, JobId, Json, Kind, Lease as Granted, MaxAttempts, QueueName, WorkerId};
-    use proptest::prelude::{Strategy, prop_oneof, proptest};
-
-    use super::*;
-
-    fn job(id: i64, lease: Duration) -> Arc<Job> {
-        let now = chrono::DateTime::UNIX_EPOCH;
-        Arc::new(Job {
-            id: JobId::new(id),
-            queue: QueueName::new("q").unwrap(),
-            kind: Kind::new("k").unwrap(),
-            priority: 0,
-            unique_key: None,
-            payload: Json::null(),
-            headers: Default::default(),
-            attempts: 1,
-            max_attempts: MaxAttempts::new(5).unwrap(),
-            available_at: now,
-            lease: Some(Granted { until: now + lease, worker: WorkerId::new("w").unwrap() }),
-            epoch: Epoch::new(1),
-            first_leased_at: Some(now),
-            last_error: None,
-            redrives: 0,
-            created_at: now,
-            updated_at: now,
-        })
-    }
-
-    #[derive(Debug, Clone)]
-    enum Event {
-        Hold(u64),
-        Beat { answered: bool, took: u64 },
-        Pass(u64),
-    }
-
-    fn events() -> impl Strategy<Value = Vec<Event>> {
-        let event = prop_oneof![
-            (3..10_000_u64).prop_map(Event::Hold),
-            (proptest::bool::ANY, 0..2000_u64).prop_map(|(answered, took)| Event::Beat { answered, took }),
-            (0..3000_u64).prop_map(Event::Pass),
-        ];
-        proptest::collection::vec(event, 1..100)
-    }
-
-    proptest! {
-        /// However heartbeats go, a token fires at the end of its lease, counted from when it was last asked for, neither
-        /// before nor after; and the heart never waits for longer than that.
-        #[test]
-        fn a_token_fires_when_its_time_has_run_out(events in events()) {
-            let leases = Leases::default();
-            let (mut now, mut ids, mut told) = (Instant::now(), 0, Vec::new());
-            // Until when the store holds each lease, at least.
-            let mut until: Vec<(Receipt, Instant, u64, CancellationToken)> = Vec::new();
-            for event in events {
-                match event {
-                    Event::Hold(length) => {
-                        ids += 1;
-                        let job = job(ids, Duration::from_millis(length));
-                        let token = leases.hold(std::slice::from_ref(&job), now).remove(0);
-                        until.push((job.receipt(), now + Duration::from_millis(length), length, token));
-                    }
-                    Event::Beat { answered, took } => {
-                        let (sent, beats) = (now, leases.due(now).beats);
-                        now += Duration::from_millis(took);
-                        told.extend(leases.pass(now).lost);
-                        for receipt in beats {
-                            let lease = until.iter_mut().find(|lease| lease.0 == receipt).unwrap();
-                            if answered && lease.1 > now {
-                                lease.1 = sent + Duration::from_millis(lease.2);
-                                leases.extended(&receipt, sent, Duration::from_millis(lease.2));
-                            } else {
-                                leases.try_again(&receipt, now);
-                            }
-                        }
-                    }
-                    Event::Pass(millis) => now += Duration::from_millis(millis),
-                }
-                let passed = leases.pass(now);
-                told.extend(passed.lost);
-                for (receipt, end, _, token) in &until {
-                    assert_eq!(token.is_cancelled(), *end <= now, "{receipt} until {end:?} at {now:?}");
-                    let times = told.iter().filter(|lost| *lost == receipt).count();
-                    assert_eq!(times, usize::from(*end <= now), "{receipt} is told of");
-                }
-                let soonest = until.iter().map(|lease| lease.1).filter(|end| *end > now).min();
-                assert_eq!(passed.next, soonest, "when the next one runs out");
-                assert!(leases.due(now).next <= soonest, "the heart sleeps too long");
-            }
-        }
-    }
-}
+mod tests;

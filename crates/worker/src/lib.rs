@@ -45,15 +45,20 @@ mod execute;
 mod handle;
 mod handler;
 mod heart;
+mod hints;
 mod leases;
 mod outage;
+mod panics;
 mod report;
 mod router;
+mod sample;
 mod settle;
 mod signals;
 mod source;
+mod span;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod watch;
 
 use std::sync::Arc;
 
@@ -67,6 +72,7 @@ pub use crate::handler::{Done, Handler, IntoSettled, IntoVerdict, TxHandler};
 pub use crate::heart::HeartbeatOn;
 pub use crate::report::{FailureKind, WorkerEvent, WorkerStats};
 pub use crate::router::{Ending, HandlerService};
+pub use crate::watch::WorkerDied;
 
 /// Where workers begin.
 #[derive(Debug)]

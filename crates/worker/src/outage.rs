@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::panics::{contain, log};
+
 const FIRST: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
 
@@ -24,26 +26,20 @@ impl Outage {
     /// It has failed. How long to wait before the next try: longer each time, and never the same for two workers.
     pub(crate) fn failed(&mut self, error: &dyn Display) -> Duration {
         if self.said.swap(true, Ordering::Relaxed) {
-            tracing::debug!(work = self.work, error = %error, tries = self.failures, "still no answer");
+            log!(debug, work = self.work, error = %error, tries = self.failures, "still no answer");
         } else {
-            tracing::warn!(work = self.work, error = %error, "the store does not answer; trying again");
+            log!(warn, work = self.work, error = %error, "the store does not answer; trying again");
         }
         self.failures = self.failures.saturating_add(1);
-        let longest = FIRST.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST);
-        longest.mul_f64(0.5 + 0.5 * fastrand::f64())
+        pause(self.failures)
     }
 
     /// It has worked.
     pub(crate) fn over(&mut self) {
         if self.is_on() && self.said.swap(false, Ordering::Relaxed) {
-            tracing::info!(work = self.work, tries = self.failures, "the store answers again");
+            log!(info, work = self.work, tries = self.failures, "the store answers again");
         }
         self.failures = 0;
-    }
-
-    /// It is not tried any more, and that is said elsewhere. The next failure is another outage.
-    pub(crate) fn give_up(&self) {
-        self.said.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -51,14 +47,17 @@ impl Outage {
     }
 }
 
+/// How long to wait after so many failures in a row: longer each time, and never the same for two workers.
+pub(crate) fn pause(failures: u32) -> Duration {
+    let longest = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST);
+    longest.mul_f64(0.5 + 0.5 * fastrand::f64())
+}
+
 /// An error with its causes, on one line.
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
+    let text = contain(|| {
+        let causes = std::iter::successors(Some(error), |error| error.source());
+        causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    });
+    text.unwrap_or_else(|| "an error that cannot be shown".to_owned())
 }

@@ -65,6 +65,11 @@ impl Router {
         self.routes.get(kind).or(self.fallback.as_ref())
     }
 
+    /// Whether the handler of this kind settles its jobs itself.
+    pub(crate) fn is_transactional(&self, kind: &Kind) -> bool {
+        self.route(kind).is_some_and(|route| route.transactional)
+    }
+
     pub(crate) fn options(&self, kind: &Kind) -> KindOptions {
         self.options.get(kind).copied().unwrap_or_default()
     }

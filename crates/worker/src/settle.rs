@@ -1,278 +1,333 @@
 //! Settling what handlers have ended, in batches, and never guessing.
+//!
+//! One [round](Settler::round) makes at most a few calls and comes back, whatever the store does. What is not settled by then
+//! is to be sent again: the rest of its batch is not kept waiting.
+
+mod batch;
+mod document;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Fate, FinalStatus, Receipt, ReceiptStatus, SettleOutcome, Store, StoreError, Verdict};
-use tokio::time::Instant;
+use leasehold_core::{
+    Fate, FinalStatus, Job, Policies, Receipt, ReceiptStatus, SettleOutcome, Store, StoreError, Verdict,
+    limits,
+};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
-use crate::call::answer;
+pub(crate) use self::batch::{Batch, Unsettled};
+use self::batch::{Failed, Item, Next};
+pub(crate) use self::document::refused;
+use crate::call::answer_until;
 use crate::execute::{Finished, not_committed};
 use crate::leases::Leases;
-use crate::outage::{Outage, with_causes};
+use crate::outage::with_causes;
+use crate::panics::{contain, log};
 use crate::report::Reporter;
 use crate::router::Ending;
 
-/// How often a batch is sent that the store refuses for a reason that does not pass by itself.
-const TRIES: u32 = 5;
+/// For how long the answer to a verdict is awaited. It holds up the rest of its batch.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same when the worker is about to end.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What settles.
 pub(crate) struct Settler {
     store: Arc<dyn Store>,
     leases: Arc<Leases>,
     reporter: Reporter,
-    patience: Duration,
-    outage: Outage,
+    payload_limit: usize,
+    /// Fires when the worker is about to end.
+    pub(crate) hurry: CancellationToken,
 }
 
-/// A job with the verdict that is to be applied.
-struct Item {
-    finished: Finished,
-    verdict: Verdict,
-    /// Whether a verdict for this receipt may have been applied without our knowing.
-    doubtful: bool,
+/// What came of one round.
+#[derive(Default)]
+pub(crate) struct Round {
+    /// Jobs for which nothing is left to do.
+    pub(crate) done: Vec<Done>,
+    pub(crate) again: Vec<Batch>,
+    /// The last error, if a call failed.
+    pub(crate) error: Option<StoreError>,
+}
+
+/// A job for which nothing is left to do.
+pub(crate) struct Done {
+    pub(crate) job: Unsettled,
+    pub(crate) end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A verdict counted.
+    Settled,
+    /// The lease was lost before.
+    Lost,
+    /// The store fails for this job alone: it comes back when its lease has passed.
+    GivenUp,
 }
 
 impl Settler {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        leases: Arc<Leases>,
-        reporter: Reporter,
-        patience: Duration,
-    ) -> Self {
-        Self { store, leases, reporter, patience, outage: Outage::new("settle") }
+    pub(crate) fn new(store: Arc<dyn Store>, leases: Arc<Leases>, reporter: Reporter) -> Self {
+        let payload_limit = contain(|| store.capabilities().payload_limit).unwrap_or(limits::PAYLOAD_BYTES);
+        Self { store, leases, reporter, payload_limit, hurry: CancellationToken::new() }
     }
 
-    /// Settles a batch. When this returns, each job is settled or is no longer ours, except for so many of which the store
-    /// would not hear: they come back when their leases have passed.
-    pub(crate) async fn settle(&self, batch: Vec<Finished>) -> usize {
-        let receipts: Vec<Receipt> = batch.iter().map(|finished| finished.job.receipt()).collect();
+    /// Jobs that have just ended, to be settled together.
+    pub(crate) fn batch(&self, jobs: Vec<Finished>) -> Batch {
+        Batch::new(jobs, self.payload_limit)
+    }
+
+    /// Tries to settle a batch, once.
+    pub(crate) async fn round(&self, mut batch: Batch) -> Round {
         let start = Instant::now();
-        let (proofs, verdicts): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|finished| matches!(finished.ending, Ending::Settled(_)));
-        let mut items: Vec<Item> = verdicts.into_iter().filter_map(Item::of).collect();
-        items.extend(self.check(proofs).await);
-        let unsettled = self.apply(items, TRIES).await;
-        if unsettled > 0 {
-            tracing::error!(
-                jobs = unsettled,
-                "the store refuses the verdicts; the jobs come back when their leases have passed"
-            );
-        }
-        self.leases.let_go(&receipts);
+        let mut round = Round::default();
+        let (mut ready, asked): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut batch.items).into_iter().partition(|item| item.next == Next::Send);
+        ready.extend(self.ask(&batch, asked, &mut round).await);
+        self.send(&batch, ready, &mut round).await;
         self.reporter.settling_took(start.elapsed());
-        unsettled
+        round
     }
 
-    /// Looks whether what handlers have settled themselves was committed. What was not is to be tried again.
-    async fn check(&self, proofs: Vec<Finished>) -> Vec<Item> {
-        if proofs.is_empty() {
-            return Vec::new();
+    /// Sends verdicts.
+    async fn send(&self, batch: &Batch, mut items: Vec<Item>, round: &mut Round) {
+        if items.is_empty() {
+            return;
         }
-        let statuses = self.ask(proofs.iter()).await;
-        let mut left = Vec::new();
-        for (finished, status) in proofs.into_iter().zip(statuses) {
-            let Some(status) = status else { continue };
-            match (&finished.ending, status) {
-                (_, ReceiptStatus::Held { .. }) => {
-                    self.reporter.not_committed(&finished.job);
-                    left.push(Item { finished, verdict: not_committed(), doubtful: true });
-                }
-                (Ending::Settled(proof), _) if proof.receipt() == finished.job.receipt() => {
-                    self.reporter.settled(&finished.job, proof.fate(), finished.took);
-                }
-                (_, status) => self.conclude(&finished, status),
+        let verdicts: Vec<(Receipt, Verdict)> =
+            items.iter().map(|item| (item.receipt(), item.verdict.clone())).collect();
+        let answer = self.answer(batch, "settle", async || self.store.settle(&verdicts).await).await;
+        match answer {
+            Ok(outcomes) => self.learn(batch, items, outcomes, round).await,
+            Err(error) if error.is_unknown() => {
+                items.iter_mut().for_each(Item::in_doubt);
+                let held = self.ask(batch, items, round).await;
+                self.failed(batch.with(held), error, round);
+            }
+            Err(error) => {
+                let doubtful = !matches!(error, StoreError::Invalid(_) | StoreError::Unavailable { .. });
+                items.iter_mut().for_each(|item| item.doubtful |= doubtful);
+                self.failed(batch.with(items), error, round);
             }
         }
-        left
     }
 
-    /// Sends verdicts until they are applied or refused. How many are neither after so many errors that do not pass by
-    /// themselves.
-    async fn apply(&self, mut items: Vec<Item>, tries: u32) -> usize {
-        let mut outage = self.outage.clone();
-        let mut tried = 0;
-        while !items.is_empty() {
-            let error = match self.send(&items).await {
-                Ok(outcomes) => {
-                    outage.over();
-                    self.learn(items, outcomes).await;
-                    return 0;
+    async fn learn(&self, batch: &Batch, items: Vec<Item>, outcomes: Vec<SettleOutcome>, round: &mut Round) {
+        let (mut stale, mut locked, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
+        let outcomes = outcomes.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        for (mut item, outcome) in items.into_iter().zip(outcomes) {
+            match outcome {
+                Some(SettleOutcome::Settled(settled)) => self.settled(&item, settled.fate(), round),
+                Some(SettleOutcome::LeaseLost) => {
+                    // Perhaps by the handler itself, or by an earlier try.
+                    item.next = Next::AskWhatHappened;
+                    stale.push(item);
                 }
-                Err(error) => error,
-            };
-            // A batch that is refused for one of its verdicts, or because of one job, holds up no other.
-            let refused = matches!(error, StoreError::Invalid(_));
-            tried += u32::from(is_lasting(&error));
-            if tried >= tries {
-                outage.give_up();
+                // Also what a newer store may answer: it is not settled yet.
+                Some(_) => locked.push(item),
+                None => {
+                    item.in_doubt();
+                    unanswered.push(item);
+                }
             }
-            if items.len() > 1 && (refused || tried >= tries) {
-                return self.apply_each(items, if refused { tries } else { 1 }).await;
-            }
-            if tried >= tries {
-                return items.len();
-            }
-            if let StoreError::Invalid(invalid) = error {
-                // Nothing that a handler returns may leave its job in the air.
-                items.iter_mut().for_each(|item| {
-                    item.verdict = Verdict::retry(format_args!("verdict refused: {invalid}"));
-                });
-                continue;
-            }
-            let pause = outage.failed(&with_causes(&error));
-            if error.is_unknown() {
-                items = self.unsettled(items).await;
-            }
-            items.iter_mut().for_each(|item| item.doubtful |= !error.is_retryable());
-            tokio::time::sleep(pause).await;
         }
-        0
+        self.failed(batch.with(unanswered), StoreError::corrupt("settle gave too few outcomes"), round);
+        locked.extend(self.ask(batch, stale, round).await);
+        if !locked.is_empty() {
+            self.reporter.settle_again(locked.len(), "locked");
+            let batch = batch.with(locked).locked();
+            batch.say_if_stubborn("another transaction has the row locked");
+            round.again.push(batch);
+        }
     }
 
-    async fn apply_each(&self, items: Vec<Item>, tries: u32) -> usize {
-        let mut unsettled = 0;
+    /// Asks what these receipts are worth. Gives those items whose verdict is to be sent.
+    async fn ask(&self, batch: &Batch, items: Vec<Item>, round: &mut Round) -> Vec<Item> {
+        if items.is_empty() {
+            return items;
+        }
+        let receipts: Vec<Receipt> = items.iter().map(Item::receipt).collect();
+        let answer = self.answer(batch, "receipts", async || self.store.receipts(&receipts).await).await;
+        let statuses = match answer {
+            Ok(statuses) => statuses,
+            Err(error) => {
+                self.failed(batch.with(items), error, round);
+                return Vec::new();
+            }
+        };
+        let (mut held, mut gone, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
+        let statuses = statuses.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (item, status) in items.into_iter().zip(statuses) {
+            match status {
+                Some(ReceiptStatus::Held { .. }) => held.push(self.held(item)),
+                Some(ReceiptStatus::Gone) => gone.push(item),
+                Some(status) => self.conclude(&item, status, round),
+                None => unanswered.push(item),
+            }
+        }
+        self.gone(gone, round).await;
+        self.failed(batch.with(unanswered), StoreError::corrupt("receipts gave too few answers"), round);
+        held
+    }
+
+    /// The receipt is still good, so nothing was settled with it.
+    fn held(&self, mut item: Item) -> Item {
+        if item.next == Next::AskForProof {
+            self.reporter.not_committed(&item.finished.job);
+            item.verdict = not_committed();
+        }
+        item.next = Next::Send;
+        item
+    }
+
+    /// The receipt is stale, because a verdict with this very receipt counted.
+    fn conclude(&self, item: &Item, status: ReceiptStatus, round: &mut Round) {
+        let available_at = item.finished.job.available_at;
+        let fate = match (status, &item.verdict) {
+            (ReceiptStatus::Finished { status: FinalStatus::Completed }, _) => Fate::Completed,
+            (ReceiptStatus::Finished { status: FinalStatus::DeadLetter }, _) => Fate::DeadLettered,
+            (ReceiptStatus::Finished { status: FinalStatus::Discarded }, _) => Fate::Discarded,
+            (ReceiptStatus::Requeued, Verdict::Snooze { .. }) => Fate::Snoozed { available_at },
+            (ReceiptStatus::Requeued, _) => Fate::Retrying { available_at },
+            _ => return self.refused(item, round),
+        };
+        self.settled(item, item.own_proof().unwrap_or(fate), round);
+    }
+
+    /// The receipts are stale, and the store has no trace of a verdict. That is a lost lease, unless the queue keeps no trace
+    /// of jobs that ended so.
+    async fn gone(&self, items: Vec<Item>, round: &mut Round) {
+        let policies = match items.iter().any(|item| item.traceless().is_some()) {
+            true => {
+                let call = async || self.store.policies().await;
+                answer_until("policies", self.limit(), call).await.unwrap_or_default()
+            }
+            false => Policies::default(),
+        };
         for item in items {
-            unsettled += Box::pin(self.apply(vec![item], tries)).await;
+            let kept = |fate| policies.effective(&item.finished.job.queue).archive.keeps(fate);
+            match item.traceless() {
+                Some((fate, status)) if !kept(status) => self.settled(&item, fate, round),
+                _ => self.refused(&item, round),
+            }
         }
-        unsettled
     }
 
-    async fn send(&self, items: &[Item]) -> Result<Vec<SettleOutcome>, StoreError> {
-        let batch: Vec<(Receipt, Verdict)> = items.iter().map(Item::asked).collect();
-        let answer = answer("settle", self.patience, async || self.store.settle(&batch).await).await;
-        self.reporter.store_said(&answer);
+    fn settled(&self, item: &Item, fate: Fate, round: &mut Round) {
+        let Finished { job, source, took, .. } = &item.finished;
+        self.reporter.settled(*source, job, fate, *took);
+        round.done.push(Done { job: item.unsettled(), end: End::Settled });
+    }
+
+    fn refused(&self, item: &Item, round: &mut Round) {
+        if self.leases.refused(&item.receipt()) {
+            self.reporter.lease_lost(item.receipt(), "the store refused the verdict");
+        }
+        round.done.push(Done { job: item.unsettled(), end: End::Lost });
+    }
+
+    /// A call for these has failed.
+    fn failed(&self, batch: Batch, error: StoreError, round: &mut Round) {
+        if batch.is_empty() {
+            return;
+        }
+        let Failed { again, given_up } = batch.failed(&error, self.hurry.is_cancelled());
+        for item in given_up {
+            let (receipt, error) = (item.receipt(), with_causes(&error));
+            log!(error, %receipt, error, "the store refuses the verdict; the job comes back when its lease has passed");
+            round.done.push(Done { job: item.unsettled(), end: End::GivenUp });
+        }
+        self.reporter.settle_again(again.iter().map(Batch::len).sum(), why(&error));
+        again.iter().for_each(|batch| batch.say_if_stubborn(&with_causes(&error)));
+        round.again.extend(again);
+        round.error = Some(error);
+    }
+
+    async fn answer<T>(
+        &self,
+        batch: &Batch,
+        operation: &'static str,
+        call: impl AsyncFnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let answer = answer_until(operation, self.limit(), call).await;
+        // What fails for one job alone says nothing about the store.
+        if answer.is_ok() || !batch.is_stubborn() {
+            self.reporter.store_said(&answer);
+        }
         answer
     }
 
-    /// The answer was lost. What has been settled is concluded, the rest remains.
-    async fn unsettled(&self, items: Vec<Item>) -> Vec<Item> {
-        let statuses = self.ask(items.iter().map(|item| &item.finished)).await;
-        let mut left = Vec::new();
-        for (item, status) in items.into_iter().zip(statuses) {
-            match status {
-                Some(ReceiptStatus::Held { .. }) => left.push(item),
-                Some(status) => self.conclude_item(&item, status),
-                None => {}
-            }
-        }
-        left
-    }
-
-    async fn learn(&self, items: Vec<Item>, outcomes: Vec<SettleOutcome>) {
-        let mut doubtful = Vec::new();
-        for (item, outcome) in items.into_iter().zip(outcomes) {
-            match outcome {
-                SettleOutcome::Settled(settled) => {
-                    self.reporter.settled(&item.finished.job, settled.fate(), item.finished.took);
-                }
-                SettleOutcome::LeaseLost if item.doubtful || item.finished.transactional => {
-                    doubtful.push(item);
-                }
-                SettleOutcome::LeaseLost => self.refused(item.finished.job.receipt()),
-            }
-        }
-        if !doubtful.is_empty() {
-            let statuses = self.ask(doubtful.iter().map(|item| &item.finished)).await;
-            for (item, status) in doubtful.iter().zip(statuses) {
-                if let Some(status) = status {
-                    self.conclude_item(item, status);
-                }
-            }
-        }
-    }
-
-    /// What the jobs' receipts are worth, asked until there is an answer: nothing else may be done before. Nothing is said of
-    /// those of which the store will not speak.
-    async fn ask(&self, jobs: impl Iterator<Item = &Finished>) -> Vec<Option<ReceiptStatus>> {
-        let receipts: Vec<Receipt> = jobs.map(|finished| finished.job.receipt()).collect();
-        if let Some(statuses) = self.ask_often(&receipts, TRIES).await {
-            return statuses.into_iter().map(Some).collect();
-        }
-        let mut statuses = Vec::new();
-        for receipt in receipts {
-            let status = self.ask_often(&[receipt], 1).await;
-            if status.is_none() {
-                tracing::error!(%receipt, "the store does not say what became of a job");
-            }
-            statuses.push(status.and_then(|status| status.first().copied()));
-        }
-        statuses
-    }
-
-    /// Asks until there is an answer, or so many errors that do not pass by themselves.
-    async fn ask_often(&self, receipts: &[Receipt], tries: u32) -> Option<Vec<ReceiptStatus>> {
-        let mut outage = self.outage.clone();
-        let mut tried = 0;
-        loop {
-            let statuses =
-                answer("receipts", self.patience, async || self.store.receipts(receipts).await).await;
-            let error = match statuses {
-                Ok(statuses) => {
-                    outage.over();
-                    return Some(statuses);
-                }
-                Err(error) => error,
-            };
-            tried += u32::from(is_lasting(&error));
-            if tried >= tries {
-                outage.give_up();
-                return None;
-            }
-            tokio::time::sleep(outage.failed(&with_causes(&error))).await;
-        }
-    }
-
-    /// The receipt is stale, and this is what a verdict of somebody's has made of the job.
-    fn conclude(&self, finished: &Finished, status: ReceiptStatus) {
-        let fate = match status {
-            ReceiptStatus::Finished { status: FinalStatus::Completed } => Fate::Completed,
-            ReceiptStatus::Finished { status: FinalStatus::DeadLetter } => Fate::DeadLettered,
-            ReceiptStatus::Finished { status: FinalStatus::Discarded } => Fate::Discarded,
-            ReceiptStatus::Requeued => Fate::Retrying { available_at: finished.job.available_at },
-            _ => return self.refused(finished.job.receipt()),
+    /// Until when an answer is awaited.
+    async fn limit(&self) {
+        let hurry = async {
+            self.hurry.cancelled().await;
+            sleep(LAST_PATIENCE).await;
         };
-        self.reporter.settled(&finished.job, fate, finished.took);
-    }
-
-    /// The same of an item whose own verdict tells what a queue that keeps no history does not.
-    fn conclude_item(&self, item: &Item, status: ReceiptStatus) {
-        match (&item.verdict, status) {
-            (Verdict::Snooze { .. }, ReceiptStatus::Requeued) => {
-                let available_at = item.finished.job.available_at;
-                self.reporter.settled(&item.finished.job, Fate::Snoozed { available_at }, item.finished.took);
-            }
-            (_, status) => self.conclude(&item.finished, status),
+        tokio::select! {
+            () = sleep(PATIENCE) => {}
+            () = hurry => {}
         }
     }
+}
 
-    fn refused(&self, receipt: Receipt) {
-        if self.leases.refused(&receipt) {
-            self.reporter.lease_lost(receipt, "the store refused the verdict");
-        }
+impl Round {
+    /// The task has died with the verdicts of these jobs.
+    pub(crate) fn died(jobs: &[Unsettled], text: &str) -> Self {
+        log!(
+            error,
+            jobs = jobs.len(),
+            error = text,
+            "settling panicked; the jobs come back when their leases have passed"
+        );
+        let done = jobs.iter().map(|job| Done { job: *job, end: End::GivenUp }).collect();
+        Self { done, again: Vec::new(), error: Some(StoreError::backend("settle", text.to_owned())) }
     }
 }
 
 impl Item {
-    fn of(finished: Finished) -> Option<Self> {
-        match &finished.ending {
-            Ending::Verdict(verdict) => Some(Self { verdict: verdict.clone(), finished, doubtful: false }),
-            Ending::Settled(_) => None,
+    /// The answer was lost: the verdict was applied or it was not.
+    fn in_doubt(&mut self) {
+        self.next = Next::AskWhatHappened;
+        self.doubtful = true;
+    }
+
+    /// What became of the job by the proof that its handler returned, if it is a proof of this job.
+    fn own_proof(&self) -> Option<Fate> {
+        match &self.finished.ending {
+            Ending::Settled(proof) if proof.receipt() == self.receipt() => {
+                Some(proof.fate()).filter(|_| self.next == Next::AskForProof)
+            }
+            _ => None,
         }
     }
 
-    fn asked(&self) -> (Receipt, Verdict) {
-        (self.finished.job.receipt(), self.verdict.clone())
+    /// How the job has ended if it left no trace.
+    fn traceless(&self) -> Option<(Fate, FinalStatus)> {
+        let completed = (Fate::Completed, FinalStatus::Completed);
+        let discarded = (Fate::Discarded, FinalStatus::Discarded);
+        match (self.own_proof(), &self.verdict) {
+            (Some(Fate::Completed), _) => Some(completed),
+            (Some(Fate::Discarded), _) => Some(discarded),
+            (None, Verdict::Done(_)) if self.doubtful => Some(completed),
+            (None, Verdict::Discard { .. }) if self.doubtful => Some(discarded),
+            _ => None,
+        }
     }
 }
 
-/// Whether the same call is likely to fail so again.
-fn is_lasting(error: &StoreError) -> bool {
-    !error.is_retryable() && !error.is_unknown()
+/// Why verdicts are sent again, as in metrics.
+fn why(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Invalid(_) => "refused",
+        StoreError::Unavailable { .. } => "unavailable",
+        StoreError::Unknown { .. } => "unknown",
+        _ => "failed",
+    }
 }
 
-/// The verdict that gives a job back unharmed, for those that were never started.
-pub(crate) fn released(job: Arc<leasehold_core::Job>, source: usize) -> Finished {
-    let ending = Ending::Verdict(Verdict::release());
-    Finished { job, source, ending, transactional: false, took: Duration::ZERO }
+/// The end of a job that was leased and not started.
+pub(crate) fn not_started(job: Arc<Job>, source: usize, verdict: Verdict) -> Finished {
+    Finished { job, source, ending: Ending::Verdict(verdict), took: Duration::ZERO }
 }

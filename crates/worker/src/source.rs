@@ -6,6 +6,7 @@ use leasehold_core::{Queues, StoreError};
 use tokio::time::Instant;
 
 use crate::call::later;
+use crate::dispatch::Position;
 use crate::outage::{Outage, with_causes};
 
 /// Claims from one source that may be under way at once, while they come back full.
@@ -23,9 +24,13 @@ pub(crate) struct Source {
     running: usize,
     /// Jobs that have ended and are not settled yet.
     unsettled: usize,
-    /// Slots that claims under way may fill.
+    /// Slots that are kept free for the answers to claims under way.
     pub(crate) reserved: usize,
+    /// Slots that claims under way may fill if they are free then.
+    unreserved: usize,
     flights: usize,
+    /// Whether the last claim failed or took long: no slots are kept free for the next.
+    suspect: bool,
     /// Whether there may be something to claim.
     pub(crate) wanted: bool,
     /// Whether a hint came since the last claim was sent.
@@ -48,8 +53,8 @@ pub(crate) struct Source {
     ask_again: bool,
     /// When to ask again whether anything is due.
     pub(crate) poll_at: Option<Instant>,
-    /// For turns by weight.
-    pub(crate) credit: i64,
+    /// For shares by weight.
+    pub(crate) position: Position,
     outages: Outages,
     /// Nothing is asked of the store before. Each source has its own, so that one that cannot be read holds up no other.
     pause_until: Option<Instant>,
@@ -66,6 +71,17 @@ impl Outages {
     pub(crate) fn new() -> Self {
         Self { claim: Outage::new("claim"), ask: Outage::new("look for work") }
     }
+}
+
+/// What a claim has brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Brought {
+    pub(crate) asked: usize,
+    pub(crate) jobs: usize,
+    /// Those of them that are started.
+    pub(crate) started: usize,
+    /// Whether the answer took so long that the next one may hang.
+    pub(crate) late: bool,
 }
 
 /// What to do after a claim.
@@ -88,7 +104,9 @@ impl Source {
             running: 0,
             unsettled: 0,
             reserved: 0,
+            unreserved: 0,
             flights: 0,
+            suspect: false,
             wanted: true,
             hinted: false,
             full: false,
@@ -100,7 +118,7 @@ impl Source {
             asking: false,
             ask_again: false,
             poll_at: None,
-            credit: 0,
+            position: Position::default(),
             outages,
             pause_until: None,
         }
@@ -108,35 +126,63 @@ impl Source {
 
     /// How many jobs may be claimed from here now.
     pub(crate) fn room(&self, now: Instant) -> usize {
-        let flights = if self.full { FLIGHTS } else { 1 };
+        let flights = if self.full && !self.suspect { FLIGHTS } else { 1 };
         if !self.wanted || self.flights >= flights || self.is_paused(now) {
             return 0;
         }
-        self.concurrency.map_or(usize::MAX, |limit| limit.saturating_sub(self.running + self.reserved))
+        let taken = self.running + self.reserved + self.unreserved;
+        self.concurrency.map_or(usize::MAX, |limit| limit.saturating_sub(taken))
     }
 
-    /// Somebody says that there is something. Any number of hints is one look.
+    /// Whether its claims may hang: then they ask for one job, and no slot waits for it.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect
+    }
+
+    /// There may be something to claim. Any number of hints is one look.
     pub(crate) fn hint(&mut self) {
         self.wanted = true;
         self.hinted = true;
         self.vain = 0;
     }
 
-    /// A claim of up to `asked` jobs is sent.
-    pub(crate) fn claiming(&mut self, asked: usize) {
+    /// A claim of up to `asked` jobs is sent. Whether so many slots are kept free for the answer.
+    pub(crate) fn claiming(&mut self, asked: usize) -> bool {
         self.flights += 1;
-        self.reserved += asked;
+        match self.suspect {
+            true => self.unreserved += asked,
+            false => self.reserved += asked,
+        }
         self.hinted = false;
         self.deferred = false;
         self.poll_at = None;
+        !self.suspect
     }
 
-    /// A claim has brought so many jobs.
-    pub(crate) fn claimed(&mut self, asked: usize, jobs: usize) -> After {
-        self.landed(asked);
+    /// A claim is under way for so long that no slots are kept free for its answer any more.
+    pub(crate) fn lapsed(&mut self, asked: usize) {
+        self.reserved -= asked;
+        self.unreserved += asked;
+        self.suspect = true;
+    }
+
+    /// A claim was answered, for which slots were kept free or not.
+    pub(crate) fn landed(&mut self, asked: usize, firm: bool) {
+        self.flights -= 1;
+        match firm {
+            true => self.reserved -= asked,
+            false => self.unreserved -= asked,
+        }
+    }
+
+    /// A claim has brought this. It has [landed](Self::landed).
+    pub(crate) fn claimed(&mut self, brought: Brought) -> After {
+        let Brought { asked, jobs, started, late } = brought;
         self.outages.claim.over();
         self.pause_until = None;
-        self.running += jobs;
+        self.suspect = late;
+        self.position.refund(asked.saturating_sub(jobs), self.weight);
+        self.running += started;
         self.full = jobs >= asked;
         self.empty = jobs == 0;
         self.worked |= jobs > 0;
@@ -158,16 +204,13 @@ impl Source {
     }
 
     /// A claim has failed.
-    pub(crate) fn failed(&mut self, asked: usize, error: &StoreError, now: Instant) {
-        self.landed(asked);
+    pub(crate) fn failed(&mut self, asked: usize, firm: bool, error: &StoreError, now: Instant) {
+        self.landed(asked, firm);
+        self.position.refund(asked, self.weight);
+        self.suspect = true;
         self.full = false;
         self.wanted = true;
         self.pause_until = Some(now + self.outages.claim.failed(&with_causes(error)));
-    }
-
-    fn landed(&mut self, asked: usize) {
-        self.flights -= 1;
-        self.reserved -= asked;
     }
 
     /// Jobs that were not even started are given back.
@@ -263,168 +306,4 @@ impl Source {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
-
-    use super::*;
-
-    const POLL: Duration = Duration::from_secs(1);
-    /// Pauses of an outage are no longer.
-    const PAUSE: Duration = Duration::from_secs(15);
-
-    /// What can happen to a source.
-    #[derive(Debug, Clone)]
-    enum Event {
-        Hint,
-        /// The oldest claim under way brings this part of what was asked for, in tenths.
-        Claimed(usize),
-        ClaimFailed,
-        /// The store says how many milliseconds it will be.
-        Told(Option<u64>),
-        Reclaimed(bool),
-        NotTold,
-        Ended,
-        Settled,
-        Pass(u64),
-    }
-
-    fn events() -> impl Strategy<Value = Vec<Event>> {
-        let event = prop_oneof![
-            Just(Event::Hint),
-            (0..=10_usize).prop_map(Event::Claimed),
-            Just(Event::Claimed(0)),
-            Just(Event::ClaimFailed),
-            prop_oneof![Just(None), Just(Some(0)), (1..5000_u64).prop_map(Some)].prop_map(Event::Told),
-            any::<bool>().prop_map(Event::Reclaimed),
-            Just(Event::NotTold),
-            Just(Event::Ended),
-            Just(Event::Settled),
-            (0..3000_u64).prop_map(Event::Pass),
-        ];
-        proptest::collection::vec(event, 1..200)
-    }
-
-    /// A source with the questions that are under way, as the dispatcher has them.
-    struct Driven {
-        source: Source,
-        now: Instant,
-        claims: Vec<usize>,
-        question: Option<After>,
-        running: usize,
-        unsettled: usize,
-    }
-
-    impl Driven {
-        fn new() -> Self {
-            let queues = Queues::named(["q"]).unwrap();
-            let source = Source::new(queues, 1, Some(20), Outages::new());
-            let (claims, question) = (Vec::new(), None);
-            Self { source, now: Instant::now(), claims, question, running: 0, unsettled: 0 }
-        }
-
-        /// One round of the dispatcher's loop.
-        fn round(&mut self) {
-            if self.source.is_to_ask(self.now) {
-                self.ask(After::Ask);
-            }
-            while self.source.room(self.now) > 0 {
-                let asked = self.source.room(self.now).min(10);
-                self.source.claiming(asked);
-                self.claims.push(asked);
-            }
-        }
-
-        fn ask(&mut self, question: After) {
-            assert_eq!(self.question, None, "one question at a time");
-            self.source.asking();
-            self.question = Some(question);
-        }
-
-        fn happen(&mut self, event: &Event) {
-            let error = StoreError::unavailable("test", "no");
-            match event {
-                Event::Hint => self.source.hint(),
-                Event::Claimed(tenths) if !self.claims.is_empty() => {
-                    let asked = self.claims.remove(0);
-                    let jobs = asked * tenths / 10;
-                    self.running += jobs;
-                    match self.source.claimed(asked, jobs) {
-                        After::Go => {}
-                        question => self.ask(question),
-                    }
-                }
-                Event::ClaimFailed if !self.claims.is_empty() => {
-                    let asked = self.claims.remove(0);
-                    self.source.failed(asked, &error, self.now);
-                }
-                Event::Told(wait) if self.question == Some(After::Ask) => {
-                    self.question = None;
-                    self.source.told(wait.map(Duration::from_millis), POLL, self.now);
-                }
-                Event::Reclaimed(any) if self.question == Some(After::Reclaim) => {
-                    self.question = None;
-                    self.source.reclaimed(*any, POLL, self.now);
-                }
-                Event::NotTold if self.question.is_some() => {
-                    self.question = None;
-                    self.source.not_told(&error, self.now);
-                }
-                Event::Ended if self.running > 0 => {
-                    (self.running, self.unsettled) = (self.running - 1, self.unsettled + 1);
-                    self.source.ended();
-                }
-                Event::Settled if self.unsettled > 0 => {
-                    let jobs = std::mem::take(&mut self.unsettled);
-                    self.source.settled(jobs, self.now);
-                }
-                Event::Pass(millis) => self.now += Duration::from_millis(*millis),
-                _ => {}
-            }
-        }
-    }
-
-    proptest! {
-        /// Whatever happens: something is under way, or no room is left, or the source is looked at within a poll interval;
-        /// within the pause, if it cannot be read.
-        #[test]
-        fn a_source_is_never_asleep_for_longer_than_the_poll_interval(events in events()) {
-            let mut driven = Driven::new();
-            for event in events {
-                driven.happen(&event);
-                driven.round();
-                let next = driven.source.next_time(POLL, driven.now);
-                if driven.claims.is_empty() && driven.question.is_none() && driven.running < 20 {
-                    let paused = driven.source.outages.claim.is_on() || driven.source.outages.ask.is_on();
-                    let longest = if paused { PAUSE } else { POLL };
-                    let within = next.is_some_and(|next| next <= driven.now + longest);
-                    assert!(within, "asleep until {next:?} at {:?} after {event:?}", driven.now);
-                }
-                // A time that has come and for which nothing is done would be a loop that does not wait.
-                assert!(next.is_none_or(|next| next > driven.now), "awake at {:?} after {event:?}", driven.now);
-            }
-        }
-
-        /// What is due is claimed within a poll interval if the store answers, however often others were faster.
-        #[test]
-        fn what_is_due_is_looked_for(vain in 0..40_usize) {
-            let mut driven = Driven::new();
-            driven.round();
-            for _ in 0..vain {
-                driven.happen(&Event::Claimed(0));
-                driven.happen(&Event::Told(Some(0)));
-                driven.happen(&Event::Reclaimed(false));
-                driven.round();
-                let start = driven.now;
-                for _ in 0..3 {
-                    let next = driven.source.next_time(POLL, driven.now);
-                    driven.now = next.filter(|_| driven.claims.is_empty()).unwrap_or(driven.now);
-                    driven.round();
-                    driven.happen(&Event::Told(Some(0)));
-                    driven.round();
-                }
-                assert!(!driven.claims.is_empty(), "not looked for");
-                assert!(driven.now <= start + POLL, "not looked for within a poll interval");
-            }
-        }
-    }
-}
+mod tests;

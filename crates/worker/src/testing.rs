@@ -61,7 +61,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Worker;
 use crate::builder::WorkerBuilder;
-use crate::call::patience;
 use crate::context::Execution;
 use crate::execute::{Executor, Finished};
 use crate::handle::Parts;
@@ -238,7 +237,7 @@ impl Ran {
 
 impl TestWorker {
     pub(crate) fn new(parts: Parts) -> Result<Self, Invalid> {
-        let (reporter, leases) = (Reporter::new(), Arc::new(Leases::default()));
+        let (reporter, leases) = (Reporter::new(parts.labels()), Arc::new(Leases::default()));
         let request = |queues: Queues| Dequeue {
             queues,
             limit: BatchSize::ONE,
@@ -252,8 +251,7 @@ impl TestWorker {
             make_span: parts.make_span,
             reporter: reporter.clone(),
         };
-        let patience = patience(parts.settings.lease);
-        let settler = Settler::new(Arc::clone(&parts.store), Arc::clone(&leases), reporter.clone(), patience);
+        let settler = Settler::new(Arc::clone(&parts.store), Arc::clone(&leases), reporter.clone());
         Ok(Self { store: parts.store, requests, executor: Arc::new(executor), leases, settler, reporter })
     }
 
@@ -266,7 +264,7 @@ impl TestWorker {
         let Some(execution) = self.claim().await? else { return Ok(None) };
         let job = (*execution.job).clone();
         let finished = Arc::clone(&self.executor).execute(execution).await;
-        self.settler.settle(vec![finished]).await;
+        self.settle(finished).await;
         let record = self.store.get(job.id).await?;
         Ok(Some(Ran { job, record }))
     }
@@ -308,6 +306,19 @@ impl TestWorker {
         Ok(Some(job))
     }
 
+    /// Settles a job as a worker does, with pauses while that fails.
+    async fn settle(&self, finished: Finished) {
+        let receipt = finished.job.receipt();
+        let mut batches = vec![self.settler.batch(vec![finished])];
+        while let Some(batch) = batches.pop() {
+            if batch.due() > Instant::now() {
+                tokio::time::sleep_until(batch.due()).await;
+            }
+            batches.extend(self.settler.round(batch).await.again);
+        }
+        self.leases.let_go([&receipt]);
+    }
+
     /// How long it is until something is due, nothing if it is now; `None` if nothing will be.
     ///
     /// # Errors
@@ -331,7 +342,8 @@ impl TestWorker {
         for (source, request) in self.requests.iter().enumerate() {
             let sent = Instant::now();
             let jobs: Vec<Arc<Job>> = self.store.dequeue(request).await?.into_iter().map(Arc::new).collect();
-            let tokens = self.leases.hold(&jobs, sent);
+            let router = &self.executor.router;
+            let tokens = self.leases.hold(&jobs, sent, |job| router.is_transactional(&job.kind));
             if let Some((job, cancelled)) = jobs.into_iter().zip(tokens).next() {
                 let (leases, store) = (Arc::clone(&self.leases), Arc::clone(&self.store));
                 return Ok(Some(Execution {

@@ -80,7 +80,7 @@ async fn work(path: &Path) -> Result<(), Box<dyn Error>> {
     while worker.stats().completed < 5 {
         tokio::time::timeout(Duration::from_secs(20), events.recv()).await??;
     }
-    worker.shutdown(Duration::from_secs(5)).await;
+    worker.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod dequeue;
 mod enqueue;
 mod heartbeat;
 mod inspect;
+mod locks;
 mod policy;
 mod reclaim;
 mod settle;
@@ -64,8 +65,11 @@ enum Subscriber {
 }
 
 impl Database {
-    pub(crate) fn new(fault: Option<Fault>) -> Self {
-        Self { state: Mutex::new(State::new(fault)), subscribers: Mutex::default() }
+    /// With `row_locks`, an open transaction locks the jobs that it settles.
+    pub(crate) fn new(fault: Option<Fault>, row_locks: bool) -> Self {
+        let mut state = State::new(fault);
+        state.row_locks = row_locks;
+        Self { state: Mutex::new(state), subscribers: Mutex::default() }
     }
 
     pub(crate) fn connect(self: &Arc<Self>) -> Naive {

@@ -9,12 +9,15 @@ use leasehold_core::{
     Outcome, Receipt, Result, RetryAfter, SettleOutcome, StoreError, Verdict, time,
 };
 
-use super::{Naive, Own, State, Store, breathe};
+use super::{Naive, Own, State, Store, breathe, locks};
 use crate::fault::Fault;
 
 pub(super) async fn settle(store: &Naive, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
     if !store.has(Fault::VerdictLimitIgnored) {
         backend::check_settle(items, &store.capabilities())?;
+    }
+    if store.has(Fault::SettleWaitsForTransactions) {
+        locks::wait_for_all(store, items).await;
     }
     if store.has(Fault::SettleChecksThenActs) {
         let good = store.atomically(|state, now| state.which_are_good(items, now)).await;
@@ -38,6 +41,9 @@ pub(super) async fn settle(store: &Naive, items: &[(Receipt, Verdict)]) -> Resul
 
 impl State {
     fn settle(&mut self, items: &[(Receipt, Verdict)], now: DateTime<Utc>) -> Result<Vec<SettleOutcome>> {
+        if let Some(answer) = self.spoil_locked_batch(items) {
+            return answer;
+        }
         let good = self.which_are_good(items, now);
         let stale = good.iter().any(|good| !good);
         if self.has(Fault::StaleItemIsAnError) && stale {
@@ -51,8 +57,13 @@ impl State {
         }
         let stop = good.iter().position(|good| !good).filter(|_| self.has(Fault::StaleItemStopsTheBatch));
         let (items, rest) = items.split_at(stop.unwrap_or(items.len()));
-        let mut outcomes: Vec<_> =
-            items.iter().map(|(receipt, verdict)| self.settle_one(*receipt, verdict, now)).collect();
+        let mut outcomes: Vec<_> = items
+            .iter()
+            .map(|(receipt, verdict)| match self.is_dropped(*receipt) {
+                true => self.lost(*receipt, verdict, now),
+                false => self.settle_one(*receipt, verdict, now),
+            })
+            .collect();
         outcomes.extend(rest.iter().map(|_| SettleOutcome::LeaseLost));
         if self.has(Fault::OutcomesOutOfOrder) {
             outcomes.sort_by_key(SettleOutcome::is_lost);
@@ -67,6 +78,7 @@ impl State {
         now: DateTime<Utc>,
     ) -> SettleOutcome {
         match self.jobs.get(&receipt.job).filter(|job| self.is_good(receipt, job, now)).cloned() {
+            Some(job) if self.rows.contains_key(&job.id) => self.locked(receipt, now),
             Some(job) => self.apply(receipt, job, verdict, now),
             None => self.lost(receipt, verdict, now),
         }
@@ -301,6 +313,10 @@ async fn in_two_steps(store: &Naive, items: &[(Receipt, Verdict)]) -> Result<Vec
         Ok((outcomes, late))
     };
     let (outcomes, late) = store.atomically(first).await?;
+    // Others have time to look in between, also on a machine on which all of this runs on one thread.
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
     let second = |state: &mut State, _| {
         for row in late {
             state.jobs.remove(&row.id);

@@ -34,6 +34,10 @@ pub(crate) struct State {
     pub(super) holders: BTreeMap<Receipt, WorkerId>,
     pub(super) locked: BTreeSet<JobId>,
     pub(super) busy: bool,
+    pub(super) dropped: BTreeSet<Receipt>,
+    /// Whether open transactions lock what they settle, and what they have locked.
+    pub(super) row_locks: bool,
+    pub(super) rows: BTreeMap<JobId, u64>,
 }
 
 impl State {
@@ -53,6 +57,9 @@ impl State {
             holders: BTreeMap::new(),
             locked: BTreeSet::new(),
             busy: false,
+            dropped: BTreeSet::new(),
+            row_locks: false,
+            rows: BTreeMap::new(),
         }
     }
 

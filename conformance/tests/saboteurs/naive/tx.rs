@@ -4,6 +4,7 @@
 //! been played; the commit plays it on the state itself, and if any part no longer holds, nothing counts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -12,7 +13,7 @@ use leasehold_core::{
     TxStore, Verdict, backend,
 };
 
-use super::{Database, Naive, State, lock};
+use super::{Database, Naive, State, breathe, lock};
 use crate::fault::Fault;
 
 /// A user's connection.
@@ -21,7 +22,11 @@ pub(crate) struct NaiveConnection {
     /// What the open transaction is to do.
     staged: Option<Vec<Staged>>,
     spoilt: bool,
+    /// In whose name rows are locked, in a store with row locks.
+    owner: u64,
 }
+
+static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 enum Staged {
     Insert(Job),
@@ -32,7 +37,8 @@ enum Staged {
 
 impl NaiveConnection {
     pub(crate) fn new(database: &Arc<Database>) -> Self {
-        Self { database: Arc::clone(database), staged: None, spoilt: false }
+        let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
+        Self { database: Arc::clone(database), staged: None, spoilt: false, owner }
     }
 
     pub(crate) fn begin(&mut self) {
@@ -48,23 +54,32 @@ impl NaiveConnection {
     pub(crate) fn commit(&mut self) -> Result<()> {
         let staged = self.staged.take().ok_or(StoreError::NoTransaction { operation: "commit" })?;
         if self.spoilt {
+            self.unlock();
             return Err(StoreError::conflict("the transaction is aborted"));
         }
+        let owner = self.owner;
         self.database.change(|state, _| {
             let mut next = state.clone();
             next.locked.clear();
+            next.unlock(owner);
             let played = staged.iter().try_for_each(|step| next.play(step));
             if played.is_ok() || state.has(Fault::FailedCommitKeepsTheWrites) {
                 *state = next;
             }
             state.locked.clear();
+            state.unlock(owner);
             played
         })
     }
 
     pub(crate) fn rollback(&mut self) {
         self.staged = None;
+        self.unlock();
         self.database.change(|state, _| state.locked.clear());
+    }
+
+    fn unlock(&mut self) {
+        lock(&self.database.state).unlock(self.owner);
     }
 
     fn open(&mut self, operation: &'static str) -> Result<&mut Vec<Staged>> {
@@ -74,6 +89,7 @@ impl NaiveConnection {
     /// The state as the transaction sees it.
     fn view(&self, state: &State) -> Result<State> {
         let mut view = state.clone();
+        view.rows.clear();
         for step in self.staged.iter().flatten() {
             view.play(step)?;
         }
@@ -90,6 +106,7 @@ impl Drop for NaiveConnection {
         if lock(&self.database.state).has(Fault::DroppedTransactionCommits) {
             let _ = self.commit();
         }
+        self.unlock();
     }
 }
 
@@ -117,6 +134,9 @@ impl TxStore<NaiveConnection> for Naive {
         conn.open("settle_in")?;
         backend::check_verdict(&verdict, &self.capabilities())?;
         let step = |state: &mut State, at| -> Result<_> {
+            if state.rows.get(&receipt.job).is_some_and(|owner| *owner != conn.owner) {
+                return Ok(None); // Another transaction has it.
+            }
             let mut view = conn.view(state)?;
             let outcome = view.settle_one(*receipt, &verdict, at);
             if state.has(Fault::SettleInCountsAtOnce) {
@@ -127,9 +147,17 @@ impl TxStore<NaiveConnection> for Naive {
             {
                 state.locked.insert(receipt.job);
             }
-            Ok((outcome, at))
+            if state.row_locks && !outcome.is_lost() {
+                state.rows.insert(receipt.job, conn.owner);
+            }
+            Ok(Some((outcome, at)))
         };
-        let (outcome, at) = self.atomically(step).await?;
+        let (outcome, at) = loop {
+            match self.atomically(&step).await? {
+                Some(answer) => break answer,
+                None => breathe().await,
+            }
+        };
         conn.spoil(outcome.is_lost(), Fault::LostLeaseSpoilsTheTransaction);
         let settled = match outcome {
             SettleOutcome::Settled(settled) => settled,
@@ -137,6 +165,7 @@ impl TxStore<NaiveConnection> for Naive {
                 return Ok(backend::settled(*receipt, leasehold_core::Fate::Completed));
             }
             SettleOutcome::LeaseLost => return Err(StoreError::lease_lost("settle_in", *receipt)),
+            _ => return Err(StoreError::row_locked("settle_in")),
         };
         let verdict = spoil_verdict(self, verdict);
         if !self.has(Fault::SettleInCountsAtOnce) {

@@ -35,6 +35,21 @@ pub trait Around: Send + Sync + 'static {
     async fn after(&self, _: Op, _items: usize) -> Result<()> {
         Ok(())
     }
+
+    /// The same as `before`, for what depends on the receipts.
+    async fn before_receipts(&self, _: Op, _: &[Receipt]) -> Result<()> {
+        Ok(())
+    }
+
+    /// The same for a claim.
+    async fn before_claim(&self, _: &Dequeue) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether the verdict for this receipt is skipped, because its row is locked.
+    fn skips(&self, _: &Receipt) -> bool {
+        false
+    }
 }
 
 pub struct Wrapped<A> {
@@ -70,14 +85,25 @@ impl<A: Around> Store for Wrapped<A> {
     }
 
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
+        self.around.before_claim(request).await?;
         self.during(Op::Dequeue, request.limit.as_usize(), self.store.dequeue(request)).await
     }
 
     async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
-        self.during(Op::Settle, items.len(), self.store.settle(items)).await
+        let receipts: Vec<Receipt> = items.iter().map(|(receipt, _)| *receipt).collect();
+        self.around.before_receipts(Op::Settle, &receipts).await?;
+        let sent: Vec<_> = items.iter().filter(|(receipt, _)| !self.around.skips(receipt)).cloned().collect();
+        let settled = self.during(Op::Settle, items.len(), self.store.settle(&sent)).await?;
+        let mut settled = settled.into_iter();
+        let outcome = |(receipt, _): &(Receipt, Verdict)| match sent.iter().any(|item| item.0 == *receipt) {
+            true => settled.next().unwrap(),
+            false => SettleOutcome::Pending,
+        };
+        Ok(items.iter().map(outcome).collect())
     }
 
     async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>> {
+        self.around.before_receipts(Op::Heartbeat, receipts).await?;
         self.during(Op::Heartbeat, receipts.len(), self.store.heartbeat(receipts, extend)).await
     }
 

@@ -1,5 +1,9 @@
 //! What each `sslmode` accepts and refuses.
 
+use std::time::Duration;
+
+use diesel_async::SimpleAsyncConnection;
+
 use super::ask;
 use super::server::{PASSWORD, Server};
 use crate::connect::Connector;
@@ -130,4 +134,27 @@ async fn prefer_goes_plain_where_the_rules_ask_for_it() {
     let plain = |options: &str| server.url_of("plain", "localhost", options);
     assert_eq!(attempt(&plain("sslmode=prefer")).await, Plain);
     assert_refused(&attempt(&plain("sslmode=require")).await, "pg_hba.conf rejects");
+}
+
+#[tokio::test]
+async fn a_statement_is_cancelled_as_its_connection_is_encrypted() {
+    let server = Server::encrypted().await;
+    let trusting = |file: &str| {
+        let options = format!("sslmode=verify-full&sslrootcert={}", server.file(file));
+        Connector::parse(&server.url(&options)).unwrap()
+    };
+    let (connector, stranger) = (trusting("ca.crt"), trusting("stranger.crt"));
+    let mut connection = connector.open().await.unwrap();
+    let statement = connection.cancel_token();
+    let sleeping = tokio::spawn(async move { connection.batch_execute("SELECT pg_sleep(60)").await });
+    stranger.cancel(&statement).await.expect_err("the server is known to nobody");
+    let cancelled = async {
+        // A request that comes before the statement cancels nothing.
+        while !sleeping.is_finished() {
+            connector.cancel(&statement).await.unwrap();
+        }
+        sleeping.await.unwrap().unwrap_err().to_string()
+    };
+    let error = tokio::time::timeout(Duration::from_secs(30), cancelled).await.expect("it is not cancelled");
+    assert_eq!(error, "canceling statement due to user request");
 }

@@ -1,0 +1,65 @@
+//! Rows that open transactions have locked, for a store that locks rows as most databases do.
+//!
+//! The naive store has no locks by itself: whoever comes first counts, and a commit that comes too late fails. With row
+//! locks a verdict on a locked row is answered Pending, and another transaction that settles it waits. The
+//! commit, the rollback or the drop of a transaction unlocks its rows.
+
+use chrono::{DateTime, Utc};
+use leasehold_core::{Receipt, Result, SettleOutcome, StoreError, Verdict};
+
+use super::{Naive, State, breathe};
+use crate::fault::Fault;
+
+/// Waits until no transaction has any of these rows locked, as a plain `UPDATE` does.
+pub(super) async fn wait_for_all(store: &Naive, items: &[(Receipt, Verdict)]) {
+    while store.atomically(|state, _| state.has_locked(items)).await {
+        breathe().await;
+    }
+}
+
+impl State {
+    /// Ends the locks of one transaction.
+    pub(super) fn unlock(&mut self, owner: u64) {
+        self.rows.retain(|_, other| *other != owner);
+    }
+
+    pub(super) fn has_locked(&self, items: &[(Receipt, Verdict)]) -> bool {
+        items.iter().any(|(receipt, _)| self.rows.contains_key(&receipt.job))
+    }
+
+    /// Whether a verdict with this receipt was answered Pending before, and that is to be the end of it.
+    pub(super) fn is_dropped(&self, receipt: Receipt) -> bool {
+        self.dropped.contains(&receipt) && !self.rows.contains_key(&receipt.job)
+    }
+
+    /// What a batch is answered in which a row is locked, if the fault is that it is not answered item by item.
+    pub(super) fn spoil_locked_batch(
+        &self,
+        items: &[(Receipt, Verdict)],
+    ) -> Option<Result<Vec<SettleOutcome>>> {
+        match self.fault.filter(|_| self.has_locked(items)) {
+            Some(Fault::LockedJobSpoilsTheBatch) => {
+                Some(Ok(items.iter().map(|_| SettleOutcome::Pending).collect()))
+            }
+            Some(Fault::LockedJobFailsTheBatch) if items.len() > 1 => {
+                Some(Err(StoreError::row_locked("settle")))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a verdict on a row is answered that another transaction has locked.
+    pub(super) fn locked(&mut self, receipt: Receipt, now: DateTime<Utc>) -> SettleOutcome {
+        match self.fault {
+            Some(Fault::LockedJobIsLost) => {
+                self.tell_lost(receipt, now);
+                SettleOutcome::LeaseLost
+            }
+            Some(Fault::PendingVerdictIsDropped) => {
+                self.dropped.insert(receipt);
+                SettleOutcome::Pending
+            }
+            _ => SettleOutcome::Pending,
+        }
+    }
+}

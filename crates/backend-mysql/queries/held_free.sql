@@ -1,0 +1,3 @@
+-- Locks jobs as far as no other transaction has locked them (S14), and tells which receipts of theirs are good (S2, S10, S13).
+SELECT j.id, j.lease_epoch, j.lease_until IS NOT NULL, j.queue_name, j.attempts, j.max_attempts
+FROM {prefix}job_queue j FORCE INDEX (PRIMARY) WHERE j.id IN ({list}) ORDER BY j.id FOR UPDATE SKIP LOCKED

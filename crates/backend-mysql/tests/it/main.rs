@@ -1,0 +1,15 @@
+//! The tests of the MySQL and MariaDB backend on real servers. Its conformance suites are the target `conformance`.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
+
+mod chaos;
+mod corrupt;
+mod from_pool;
+mod gather;
+mod migrations;
+mod plans;
+mod sessions;
+mod storm;
+mod waiting;
+
+#[path = "../support/mod.rs"]
+mod support;

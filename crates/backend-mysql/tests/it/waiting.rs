@@ -1,0 +1,167 @@
+//! What the server goes on doing for the store: nothing for a future that was dropped, and no wait for a lock without end.
+
+use std::time::{Duration, Instant};
+
+use diesel::sql_types::BigInt;
+use diesel_async::{
+    AnsiTransactionManager, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
+};
+use futures_util::FutureExt;
+use leasehold_core::{Dequeue, Job, Json, NewJob, SettleOutcome, Store, Verdict};
+use leasehold_mysql::MysqlStore;
+
+use crate::support::{BOTH, Fresh, plain};
+
+/// Much longer than anything here takes: a test that is wrong fails, and does not hang.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A store, some jobs that it has leased, and a connection beside it.
+struct Scene {
+    fresh: Fresh,
+    store: MysqlStore,
+    jobs: Vec<Job>,
+    beside: AsyncMysqlConnection,
+}
+
+impl Scene {
+    async fn on(variable: &str) -> Self {
+        let fresh = Fresh::on(variable).await;
+        let store = fresh.store().await;
+        let new: Vec<NewJob> = (0..5).map(|_| NewJob::builder("q", "k").build().unwrap()).collect();
+        store.enqueue(&new).await.unwrap();
+        let jobs = store.dequeue(&Dequeue::new("q", "w").unwrap().limit(5).unwrap()).await.unwrap();
+        let beside = plain(&fresh.url).await;
+        Self { fresh, store, jobs, beside }
+    }
+
+    /// Opens a transaction beside the store that has the first job locked.
+    async fn lock(&mut self) {
+        AnsiTransactionManager::begin_transaction(&mut self.beside).await.unwrap();
+        let lock = format!("SELECT id FROM job_queue WHERE id = {} FOR UPDATE", self.jobs[0].id);
+        self.beside.batch_execute(&lock).await.unwrap();
+    }
+
+    async fn unlock(&mut self) {
+        AnsiTransactionManager::rollback_transaction(&mut self.beside).await.unwrap();
+    }
+
+    /// How many other sessions are running a statement in this database.
+    async fn running(&mut self) -> i64 {
+        #[derive(diesel::QueryableByName)]
+        struct Sessions {
+            #[diesel(sql_type = BigInt)]
+            count: i64,
+        }
+        let sessions = "SELECT COUNT(*) AS count FROM information_schema.processlist
+                        WHERE db = DATABASE() AND command IN ('Query', 'Execute') AND id <> CONNECTION_ID()";
+        diesel::sql_query(sessions).get_result::<Sessions>(&mut self.beside).await.unwrap().count
+    }
+
+    async fn wait_until_running(&mut self, expected: i64) {
+        let start = Instant::now();
+        while self.running().await != expected {
+            assert!(start.elapsed() < DEADLINE, "not {expected} sessions are running a statement");
+        }
+    }
+}
+
+fn is_settled(outcome: &SettleOutcome) -> bool {
+    matches!(outcome, SettleOutcome::Settled(_))
+}
+
+/// A statement that takes a minute is under way, and its future is dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_future_leaves_no_statement_on_the_server() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        let slow = "CREATE TRIGGER slow BEFORE DELETE ON job_queue FOR EACH ROW DO SLEEP(60)";
+        scene.beside.batch_execute(slow).await.unwrap();
+        let (store, receipt) = (scene.store.clone(), scene.jobs[0].receipt());
+        let mut settling = async move { store.settle(&[(receipt, Verdict::done())]).await }.boxed();
+        tokio::select! {
+            answer = &mut settling => panic!("the statement is not slow: {answer:?}"),
+            () = scene.wait_until_running(1) => {}
+        }
+        drop(settling);
+        scene.wait_until_running(0).await;
+        scene.beside.batch_execute("DROP TRIGGER slow").await.unwrap();
+        // Nothing was settled, and the end of that statement is the end of no other.
+        for job in &scene.jobs {
+            let outcomes = scene.store.settle(&[(job.receipt(), Verdict::done())]).await.unwrap();
+            assert!(outcomes.iter().all(is_settled), "{outcomes:?}");
+        }
+        scene.fresh.drop().await;
+    }
+}
+
+/// Most futures are dropped, at any moment; the statements of the others are not ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_statement_is_the_end_of_no_other() {
+    for variable in BOTH {
+        let scene = Scene::on(variable).await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..8 {
+            let store = scene.store.clone();
+            tasks.spawn(async move {
+                for round in 0..30 {
+                    let polls = (task + round) % 6;
+                    if polls == 5 {
+                        store.now().await.unwrap();
+                        store.enqueue(&[NewJob::builder("other", "k").build().unwrap()]).await.unwrap();
+                        continue;
+                    }
+                    let mut dropped = store.policies();
+                    for _ in 0..polls {
+                        if (&mut dropped).now_or_never().is_some() {
+                            break;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        scene.fresh.drop().await;
+    }
+}
+
+/// The second line: what has to wait for a lock gives up, is not tried again at once, and can be asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_a_lock_ends() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        scene.lock().await;
+        let (locked, start) = (scene.jobs[0].id, Instant::now());
+        let waiting = tokio::time::timeout(DEADLINE, scene.store.discard(locked, Json::null()));
+        let error = waiting.await.expect("it waits for the lock without end").unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(15), "tried again: {:?}", start.elapsed());
+        scene.unlock().await;
+        scene.store.discard(locked, Json::null()).await.unwrap();
+        scene.fresh.drop().await;
+    }
+}
+
+/// The lock of any session counts, not only that of a transaction that settles.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_looks_at_is_pending() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        scene.lock().await;
+        let items: Vec<_> = scene.jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
+        let settling = tokio::time::timeout(DEADLINE, scene.store.settle(&items));
+        let outcomes = settling.await.expect("it waits for the lock").unwrap();
+        let pending: Vec<bool> = outcomes.iter().map(SettleOutcome::is_pending).collect();
+        assert_eq!(pending, [true, false, false, false, false]);
+        // A second item with the same receipt has not counted either.
+        let outcomes = scene.store.settle(&[items[0].clone(), items[0].clone()]).await.unwrap();
+        assert!(outcomes.iter().all(SettleOutcome::is_pending), "{outcomes:?}");
+        scene.unlock().await;
+        let outcomes = scene.store.settle(&items).await.unwrap();
+        let settled: Vec<bool> = outcomes.iter().map(is_settled).collect();
+        assert_eq!(settled, [true, false, false, false, false]);
+        scene.fresh.drop().await;
+    }
+}

@@ -1,0 +1,3 @@
+-- The functions settle_v2, settle_done_v2, settle_one_v2 and settle_same_v2 (queries/): verdicts of the store's own connections that pass
+-- over jobs which another transaction has locked (S14). No table changes, and the functions of version 1 stay: programs of version 1 call
+-- them, and settle and settle_one are still what a user's transaction calls.

@@ -1,0 +1,49 @@
+//! The conformance suite on Postgres 15, on 18, and on both behind PgBouncer.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use leasehold_conformance::Suites;
+use support::Server;
+
+/// What another planner, another version of the server or events by NOTIFY can change: every statement that is written for
+/// speed, locks, and events. The types of input and the texts of refusals cannot differ.
+const BY_VERSION: &[&str] = &[
+    "enqueue",
+    "dequeue",
+    "order",
+    "settle",
+    "reclaim",
+    "redrive",
+    "stats",
+    "next",
+    "limits",
+    "rate",
+    "fifo",
+    "events",
+    "wake",
+    "race",
+    "bulk",
+    "transaction",
+    "interleave",
+    "model",
+];
+
+/// What a pool of server connections between the store and the server can change: statements that are kept prepared,
+/// settings of a session, transactions and connections that are given up.
+const BY_POOLING: &[&str] =
+    &["enqueue", "dequeue", "settle", "race", "bulk", "cancel", "transaction", "interleave", "wake"];
+
+fn main() {
+    Suites::new()
+        .whole("pg15", Server::direct("postgres 15", "LEASEHOLD_TEST_POSTGRES_URL").with_events())
+        .part("pg18", Server::direct("postgres 18", "LEASEHOLD_TEST_POSTGRES18_URL"), BY_VERSION)
+        .whole("bouncer15", Server::bounced("postgres 15 behind pgbouncer", "LEASEHOLD_TEST_PGBOUNCER_URL"))
+        .part(
+            "bouncer18",
+            Server::bounced("postgres 18 behind pgbouncer", "LEASEHOLD_TEST_PGBOUNCER18_URL"),
+            BY_POOLING,
+        )
+        .main();
+}

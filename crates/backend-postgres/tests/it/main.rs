@@ -1,0 +1,21 @@
+//! The tests of the Postgres backend on real servers. Its conformance suites are the target `conformance`.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
+
+mod chaos;
+mod corrupt;
+mod counts;
+mod gather;
+mod hints;
+mod lost;
+mod migrations;
+mod plans;
+mod small_queues;
+mod waiting;
+
+#[cfg(all(feature = "sqlx", feature = "tokio-postgres"))]
+mod conformance_drivers;
+#[cfg(all(feature = "sqlx", feature = "tokio-postgres"))]
+mod drivers;
+
+#[path = "../support/mod.rs"]
+mod support;

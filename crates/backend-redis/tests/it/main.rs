@@ -1,0 +1,8 @@
+//! The tests of the Redis backend on real servers. Its conformance suites are the target `conformance`.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
+
+mod chaos;
+mod cluster;
+mod many_queues;
+mod refusals;
+mod server;

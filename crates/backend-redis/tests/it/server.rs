@@ -1,0 +1,163 @@
+//! What the server can do to a store: evict, forget scripts, crash, come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold_core::{BatchSize, Dequeue, EventKind, JobFilter, NewJob, Queues, Store, StoreError, Verdict};
+use leasehold_redis::{KeyPrefix, RedisStore};
+use leasehold_servers::{Redis, RedisVersion};
+
+fn job(queue: &str) -> NewJob {
+    NewJob::builder(queue, "task").build().unwrap()
+}
+
+async fn connect(server: &Redis) -> RedisStore {
+    RedisStore::connect(&server.url()).await.unwrap()
+}
+
+/// Calls until the store answers. Each call waits for a connection, so that this is no busy loop.
+async fn until_answered(store: &RedisStore) {
+    let answered = async {
+        while store.now().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), answered).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_evicts_is_refused() {
+    let server = Redis::start(RedisVersion::Redis7, &[("maxmemory-policy", "allkeys-lru")]).unwrap();
+    let error = RedisStore::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Conflict { .. }), "{error:?}");
+    assert!(error.to_string().contains("allkeys-lru"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_no_file_makes_no_durable_store() {
+    let server = Redis::start(RedisVersion::Redis7, &[("appendonly", "no")]).unwrap();
+    assert!(!connect(&server).await.capabilities().durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    store.enqueue(&[job("q")]).await.unwrap();
+    assert_eq!(server.command("SCRIPT FLUSH").unwrap(), "+OK");
+    store.enqueue(&[job("q")]).await.unwrap();
+    assert_eq!(store.dequeue(&Dequeue::new("q", "w").unwrap().limit(9).unwrap()).await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_takes_nothing_along_that_it_has_answered() {
+    let server = Redis::start(RedisVersion::Redis7, &[("appendfsync", "always")]).unwrap();
+    let store = connect(&server).await;
+    let answers = store.enqueue(&[job("q"), job("q")]).await.unwrap();
+    let leased = store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap();
+    store.settle(&[(leased[0].receipt(), Verdict::done())]).await.unwrap();
+
+    server.kill().unwrap();
+    let down = store.enqueue(&[job("q")]).await.unwrap_err();
+    assert!(down.is_unknown() || down.is_retryable(), "{down:?}");
+
+    server.restart().unwrap();
+    until_answered(&store).await;
+    let stats = store.stats(&Queues::all()).await.unwrap();
+    assert_eq!(stats[0].live(), 1);
+    let rest = store.dequeue(&Dequeue::new("q", "w").unwrap().limit(9).unwrap()).await.unwrap();
+    assert_eq!(rest.iter().map(|job| job.id).collect::<Vec<_>>(), [answers[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_lost_everything_is_a_new_one() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    let other = connect(&server).await;
+    store.enqueue(&[job("a"), job("b")]).await.unwrap();
+    assert_eq!(server.command("FLUSHALL").unwrap(), "+OK");
+    // Somebody was faster, and has as many queues as there were.
+    connect(&server).await.enqueue(&[job("x"), job("y"), job("z")]).await.unwrap();
+
+    let mut answers = Vec::new();
+    for queue in ["b", "c"] {
+        answers.extend(store.enqueue(&[job(queue)]).await.unwrap());
+    }
+    let found = other.dequeue(&Dequeue::new("*", "w").unwrap().limit(9).unwrap()).await.unwrap();
+    assert_eq!(found.len(), 5);
+    for answer in answers {
+        assert!(other.get(answer.id).await.unwrap().is_some(), "{answer:?}");
+    }
+    assert!(other.reclaim(BatchSize::MAX).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_are_woken_when_the_server_is_back() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    let mut hints = store.wakeups(&Queues::all()).await.unwrap();
+    server.kill().unwrap();
+    server.restart().unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(30), hints.next()).await;
+    assert_eq!(hint.unwrap(), Some(()));
+    until_answered(&store).await;
+    store.enqueue(&[job("q")]).await.unwrap();
+    let hint = tokio::time::timeout(Duration::from_secs(30), hints.next()).await;
+    assert_eq!(hint.unwrap(), Some(()));
+}
+
+/// The line of the guide.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_permissions_of_the_guide_can_do_all() {
+    let guide = include_str!("../../../../docs/redis.md");
+    let line = guide.split("ACL SETUSER").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(server.command(&format!("ACL SETUSER {words}")).unwrap(), "+OK");
+
+    let url = format!("redis://leasehold:secret@127.0.0.1:{}/", server.port());
+    let builder = RedisStore::builder().prefix(KeyPrefix::new("shop").unwrap());
+    let store = builder.connect(&url).await.unwrap();
+    let mut events = store.subscribe(&Queues::all()).await.unwrap();
+    store.pause(&"other".parse().unwrap()).await.unwrap();
+    store.enqueue(&[job("q")]).await.unwrap();
+    let leased = store.dequeue(&Dequeue::new("*", "w").unwrap()).await.unwrap();
+    store.settle(&[(leased[0].receipt(), Verdict::done())]).await.unwrap();
+    store.reclaim(BatchSize::MAX).await.unwrap();
+    for kind in [EventKind::Enqueued, EventKind::Leased, EventKind::Settled] {
+        let event = tokio::time::timeout(Duration::from_secs(30), events.next()).await.unwrap();
+        assert_eq!(event.unwrap().unwrap().kind, kind);
+    }
+    assert!(RedisStore::connect(&url).await.is_err(), "another prefix is another's");
+}
+
+/// A row that a stranger has spoilt blocks no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spoilt_job_is_in_nobodys_way() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let ahead = Arc::new(AtomicU64::new(0));
+    let builder = RedisStore::builder().clock_ahead(Arc::clone(&ahead));
+    let store = builder.connect(&server.url()).await.unwrap();
+    let ids: Vec<_> = store.enqueue(&[job("q"), job("q"), job("q")]).await.unwrap();
+    let request = Dequeue::new("q", "w").unwrap().limit(9).unwrap();
+    assert_eq!(store.dequeue(&request).await.unwrap().len(), 3);
+    for (answer, field) in ids.iter().zip(["attempts", "payload"]) {
+        let key = format!("{{leasehold:0}}:q:{:019}", answer.id.get());
+        assert_eq!(server.command(&format!("HSET {key} {field} {{nonsense")).unwrap(), ":0");
+    }
+    ahead.store(3_600_000_000, Ordering::Relaxed);
+
+    // The first is passed over, in as many calls as it takes.
+    let mut reclaimed = Vec::new();
+    for _ in 0..3 {
+        reclaimed.extend(store.reclaim(BatchSize::ONE).await.unwrap());
+    }
+    let reclaimed: Vec<_> = reclaimed.iter().map(|reclaimed| reclaimed.id).collect();
+    assert_eq!(reclaimed, [ids[1].id, ids[2].id]);
+    let leased = store.dequeue(&request).await.unwrap();
+    assert_eq!(leased.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[2].id]);
+    assert!(matches!(store.get(ids[0].id).await, Err(StoreError::Corrupt { .. })));
+    assert_eq!(store.jobs(&JobFilter::default()).await.unwrap().items.len(), 1);
+}

@@ -1,0 +1,7 @@
+//! The tests of the contract's types.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests may")]
+
+mod book;
+mod input;
+mod mock;
+mod properties;

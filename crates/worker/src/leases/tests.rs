@@ -1,0 +1,92 @@
+//! However heartbeats go, a lease is believed in for as long as the store grants it.
+
+use leasehold_core::{Epoch, JobId, Json, Kind, Lease as Granted, MaxAttempts, QueueName, WorkerId};
+use proptest::prelude::{Strategy, prop_oneof, proptest};
+
+use super::*;
+
+fn job(id: i64, lease: Duration) -> Arc<Job> {
+    let now = chrono::DateTime::UNIX_EPOCH;
+    Arc::new(Job {
+        id: JobId::new(id),
+        queue: QueueName::new("q").unwrap(),
+        kind: Kind::new("k").unwrap(),
+        priority: 0,
+        unique_key: None,
+        payload: Json::null(),
+        headers: Default::default(),
+        attempts: 1,
+        max_attempts: MaxAttempts::new(5).unwrap(),
+        available_at: now,
+        lease: Some(Granted { until: now + lease, worker: WorkerId::new("w").unwrap() }),
+        epoch: Epoch::new(1),
+        first_leased_at: Some(now),
+        last_error: None,
+        redrives: 0,
+        created_at: now,
+        updated_at: now,
+    })
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Hold(u64),
+    Beat { answered: bool, took: u64 },
+    Pass(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        (3..10_000_u64).prop_map(Event::Hold),
+        (proptest::bool::ANY, 0..2000_u64).prop_map(|(answered, took)| Event::Beat { answered, took }),
+        (0..3000_u64).prop_map(Event::Pass),
+    ];
+    proptest::collection::vec(event, 1..100)
+}
+
+proptest! {
+    /// However heartbeats go, a token fires at the end of its lease, counted from when it was last asked for, neither
+    /// before nor after; and the heart never waits for longer than that.
+    #[test]
+    fn a_token_fires_when_its_time_has_run_out(events in events()) {
+        let leases = Leases::default();
+        let (mut now, mut ids, mut told) = (Instant::now(), 0, Vec::new());
+        // Until when the store holds each lease, at least.
+        let mut until: Vec<(Receipt, Instant, u64, CancellationToken)> = Vec::new();
+        for event in events {
+            match event {
+                Event::Hold(length) => {
+                    ids += 1;
+                    let job = job(ids, Duration::from_millis(length));
+                    let token = leases.hold(std::slice::from_ref(&job), now, |_| false).remove(0);
+                    until.push((job.receipt(), now + Duration::from_millis(length), length, token));
+                }
+                Event::Beat { answered, took } => {
+                    let (sent, beats) = (now, leases.due(now).beats.concat());
+                    now += Duration::from_millis(took);
+                    told.extend(leases.pass(now));
+                    for receipt in beats {
+                        let lease = until.iter_mut().find(|lease| lease.0 == receipt).unwrap();
+                        if answered && lease.1 > now {
+                            lease.1 = sent + Duration::from_millis(lease.2);
+                            leases.extended(&receipt, sent, Duration::from_millis(lease.2));
+                        } else {
+                            leases.try_again(&receipt, now);
+                        }
+                    }
+                }
+                Event::Pass(millis) => now += Duration::from_millis(millis),
+            }
+            told.extend(leases.pass(now));
+            for (receipt, end, _, token) in &until {
+                assert_eq!(token.is_cancelled(), *end <= now, "{receipt} until {end:?} at {now:?}");
+                let times = told.iter().filter(|lost| *lost == receipt).count();
+                assert_eq!(times, usize::from(*end <= now), "{receipt} is told of");
+            }
+            let soonest = until.iter().map(|lease| lease.1).filter(|end| *end > now).min();
+            let next = leases.due(now).next;
+            assert!(soonest.is_none() || next.is_some_and(|next| Some(next) <= soonest), "the heart sleeps too long");
+            leases.none_is_beating();
+        }
+    }
+}

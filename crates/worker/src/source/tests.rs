@@ -1,0 +1,177 @@
+//! What holds for a source, whatever happens to it.
+
+use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+
+use super::*;
+
+const POLL: Duration = Duration::from_secs(1);
+/// Pauses of an outage are no longer.
+const PAUSE: Duration = Duration::from_secs(15);
+
+/// What can happen to a source.
+#[derive(Debug, Clone)]
+enum Event {
+    Hint,
+    /// The oldest claim under way brings this part of what was asked for, in tenths.
+    Claimed(usize),
+    ClaimFailed,
+    /// The oldest claim under way takes long.
+    Lapse,
+    /// The store says how many milliseconds it will be.
+    Told(Option<u64>),
+    Reclaimed(bool),
+    NotTold,
+    Ended,
+    Settled,
+    Pass(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        Just(Event::Hint),
+        (0..=10_usize).prop_map(Event::Claimed),
+        Just(Event::Claimed(0)),
+        Just(Event::ClaimFailed),
+        Just(Event::Lapse),
+        prop_oneof![Just(None), Just(Some(0)), (1..5000_u64).prop_map(Some)].prop_map(Event::Told),
+        any::<bool>().prop_map(Event::Reclaimed),
+        Just(Event::NotTold),
+        Just(Event::Ended),
+        Just(Event::Settled),
+        (0..3000_u64).prop_map(Event::Pass),
+    ];
+    proptest::collection::vec(event, 1..200)
+}
+
+/// A source with the questions that are under way, as the dispatcher has them.
+struct Driven {
+    source: Source,
+    now: Instant,
+    claims: Vec<(usize, bool)>,
+    question: Option<After>,
+    running: usize,
+    unsettled: usize,
+}
+
+impl Driven {
+    fn new() -> Self {
+        let queues = Queues::named(["q"]).unwrap();
+        let source = Source::new(queues, 1, Some(20), Outages::new());
+        let (claims, question) = (Vec::new(), None);
+        Self { source, now: Instant::now(), claims, question, running: 0, unsettled: 0 }
+    }
+
+    /// One round of the dispatcher's loop.
+    fn round(&mut self) {
+        if self.source.is_to_ask(self.now) {
+            self.ask(After::Ask);
+        }
+        while self.source.room(self.now) > 0 {
+            let most = if self.source.is_suspect() { 1 } else { 10 };
+            let asked = self.source.room(self.now).min(most);
+            let firm = self.source.claiming(asked);
+            self.claims.push((asked, firm));
+        }
+    }
+
+    fn ask(&mut self, question: After) {
+        assert_eq!(self.question, None, "one question at a time");
+        self.source.asking();
+        self.question = Some(question);
+    }
+
+    fn happen(&mut self, event: &Event) {
+        let error = StoreError::unavailable("test", "no");
+        match event {
+            Event::Hint => self.source.hint(),
+            Event::Claimed(tenths) if !self.claims.is_empty() => {
+                let (asked, firm) = self.claims.remove(0);
+                let jobs = asked * tenths / 10;
+                self.running += jobs;
+                self.source.landed(asked, firm);
+                match self.source.claimed(Brought { asked, jobs, started: jobs, late: !firm }) {
+                    After::Go => {}
+                    question => self.ask(question),
+                }
+            }
+            Event::ClaimFailed if !self.claims.is_empty() => {
+                let (asked, firm) = self.claims.remove(0);
+                self.source.failed(asked, firm, &error, self.now);
+            }
+            Event::Lapse => {
+                if let Some((asked, firm)) = self.claims.first_mut()
+                    && std::mem::take(firm)
+                {
+                    self.source.lapsed(*asked);
+                }
+            }
+            Event::Told(wait) if self.question == Some(After::Ask) => {
+                self.question = None;
+                self.source.told(wait.map(Duration::from_millis), POLL, self.now);
+            }
+            Event::Reclaimed(any) if self.question == Some(After::Reclaim) => {
+                self.question = None;
+                self.source.reclaimed(*any, POLL, self.now);
+            }
+            Event::NotTold if self.question.is_some() => {
+                self.question = None;
+                self.source.not_told(&error, self.now);
+            }
+            Event::Ended if self.running > 0 => {
+                (self.running, self.unsettled) = (self.running - 1, self.unsettled + 1);
+                self.source.ended();
+            }
+            Event::Settled if self.unsettled > 0 => {
+                let jobs = std::mem::take(&mut self.unsettled);
+                self.source.settled(jobs, self.now);
+            }
+            Event::Pass(millis) => self.now += Duration::from_millis(*millis),
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    /// Whatever happens: something is under way, or no room is left, or the source is looked at within a poll interval;
+    /// within the pause, if it cannot be read.
+    #[test]
+    fn a_source_is_never_asleep_for_longer_than_the_poll_interval(events in events()) {
+        let mut driven = Driven::new();
+        for event in events {
+            driven.happen(&event);
+            driven.round();
+            let next = driven.source.next_time(POLL, driven.now);
+            if driven.claims.is_empty() && driven.question.is_none() && driven.running < 20 {
+                let paused = driven.source.outages.claim.is_on() || driven.source.outages.ask.is_on();
+                let longest = if paused { PAUSE } else { POLL };
+                let within = next.is_some_and(|next| next <= driven.now + longest);
+                assert!(within, "asleep until {next:?} at {:?} after {event:?}", driven.now);
+            }
+            // A time that has come and for which nothing is done would be a loop that does not wait.
+            assert!(next.is_none_or(|next| next > driven.now), "awake at {:?} after {event:?}", driven.now);
+        }
+    }
+
+    /// What is due is claimed within a poll interval if the store answers, however often others were faster.
+    #[test]
+    fn what_is_due_is_looked_for(vain in 0..40_usize) {
+        let mut driven = Driven::new();
+        driven.round();
+        for _ in 0..vain {
+            driven.happen(&Event::Claimed(0));
+            driven.happen(&Event::Told(Some(0)));
+            driven.happen(&Event::Reclaimed(false));
+            driven.round();
+            let start = driven.now;
+            for _ in 0..3 {
+                let next = driven.source.next_time(POLL, driven.now);
+                driven.now = next.filter(|_| driven.claims.is_empty()).unwrap_or(driven.now);
+                driven.round();
+                driven.happen(&Event::Told(Some(0)));
+                driven.round();
+            }
+            assert!(!driven.claims.is_empty(), "not looked for");
+            assert!(driven.now <= start + POLL, "not looked for within a poll interval");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The server goes away, and comes back.
+
+use std::time::Duration;
+
+use leasehold_servers::{Postgres, PostgresVersion};
+
+use super::child::{Note, Pay};
+use super::factory::{Factory, PATIENCE};
+
+const DOWN: &str = "the store does not answer";
+const UP: &str = "the store answers again";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_resumes_after_an_outage_and_each_change_is_one_line_of_the_log() {
+    let server = Postgres::start(PostgresVersion::V15, &[]).unwrap();
+    let factory = Factory::new(server.url()).await;
+    factory.enqueue(100, |_| Note { takes: Duration::from_millis(20) }).await;
+    factory.enqueue(100, |_| Pay).await;
+    let mut worker = factory.start(&factory.orders("worker"));
+    factory.until("SELECT count(*) FROM {schema}.job_history", |done| done > 10).await;
+    server.stop().unwrap();
+    worker.until_logged(&format!("{DOWN}; trying again work=\"claim\"")).await;
+    server.restart().unwrap();
+    factory.enqueue(50, |_| Pay).await;
+    factory.until_nothing_is_left().await;
+    worker.until_logged(&format!("{UP} work=\"claim\"")).await;
+    worker.signal("TERM");
+    assert!(worker.until_ended(PATIENCE).await.success(), "{:#?}", worker.log());
+    factory.check(250).await;
+    assert!(worker.logged("has no connection").len() <= 1, "{:#?}", worker.log());
+    for work in ["claim", "settle", "receipts", "heartbeat", "wakeups"] {
+        for text in [DOWN, UP] {
+            let named = |line: &String| line.contains(&format!("work=\"{work}\""));
+            let lines: Vec<_> = worker.logged(text).into_iter().filter(named).collect();
+            assert!(lines.len() <= 1, "{work}: {lines:#?}");
+        }
+    }
+}

@@ -1,9 +1,0 @@
-//! What must not compile, and what the compiler says to it.
-//!
-//! `TRYBUILD=overwrite cargo test -p leasehold-worker --test ui` writes the texts anew.
-#![allow(missing_docs, reason = "a test")]
-
-#[test]
-fn mistakes_do_not_compile_and_the_compiler_says_what_to_do() {
-    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
-}
