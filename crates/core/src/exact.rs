@@ -61,11 +61,20 @@ fn is_kept(number: &str) -> bool {
         return true;
     }
     match number.parse::<f64>() {
-        Ok(float) if float.is_finite() => same_number(number, &format!("{float:e}")),
+        Ok(float) if float.is_finite() => is_a_shortest_form(number, float),
         Ok(_) => false,
         // Not a number at all: the parser will say so.
         Err(_) => true,
     }
+}
+
+/// Whether `number` is a shortest decimal form of `float`.
+///
+/// A float that lies halfway between two shortest forms has both of them: 204294592689758.125 is written with the last digit 2 by
+/// the standard library and with 3 by serde_json, and either is read as the same float again.
+fn is_a_shortest_form(number: &str, float: f64) -> bool {
+    let written = serde_json::Number::from_f64(float).map(|number| number.to_string());
+    same_number(number, &format!("{float:e}")) || written.is_some_and(|written| same_number(number, &written))
 }
 
 /// A decimal number without its accidents of writing: `digits × 10^exponent`, no zero at either end.
