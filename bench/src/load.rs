@@ -58,6 +58,9 @@ pub async fn lane(
     Ok(sum)
 }
 
+/// So often a verdict on a job that is locked is given again.
+const AGAIN: usize = 1000;
+
 async fn claim(
     store: &dyn Store,
     request: &Dequeue,
@@ -73,10 +76,22 @@ async fn claim(
 }
 
 async fn settle(store: &dyn Store, batch: &[(Receipt, Verdict)]) -> Result<usize> {
-    let outcomes = store.settle(batch).await?;
-    let is_lost = |outcome: &SettleOutcome| !matches!(outcome, SettleOutcome::Settled(_));
-    if outcomes.iter().any(is_lost) {
-        return Err("a lease was lost".into());
+    settle_all(store, batch.to_vec()).await?;
+    Ok(batch.len())
+}
+
+/// Settles all of them, some of them again: a claim that races may have a job locked for a moment.
+pub async fn settle_all(store: &dyn Store, mut batch: Vec<(Receipt, Verdict)>) -> Result<()> {
+    for _ in 0..AGAIN {
+        let outcomes = store.settle(&batch).await?;
+        if outcomes.iter().any(SettleOutcome::is_lost) {
+            return Err("a lease was lost".into());
+        }
+        let pending = batch.into_iter().zip(&outcomes).filter(|(_, outcome)| **outcome == SettleOutcome::Pending);
+        batch = pending.map(|(item, _)| item).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(outcomes.len())
+    Err("a job stays locked".into())
 }

@@ -15,6 +15,7 @@ mod heartbeat;
 mod input;
 mod interleave;
 mod interleave_enqueue;
+mod left_behind;
 mod limits;
 mod list;
 mod locked;
@@ -88,6 +89,7 @@ pub(crate) fn all() -> Vec<Check> {
         transaction_verdict::CHECKS,
         interleave::CHECKS,
         interleave_enqueue::CHECKS,
+        left_behind::CHECKS,
         locked::CHECKS,
         crate::model::CHECKS,
     ]

@@ -159,6 +159,12 @@ faults! {
     AnswerSortedById,
     /// Jobs that wait for their time take places in the page that is looked at.
     WaitingJobsTakePlaces,
+    /// A handle that has asked a paused queue a hundred times takes it to be empty up to then, and begins to look there.
+    PolledWhilePausedIsEmpty,
+    /// A handle that has got nothing a hundred times takes the queue to be empty up to then, whatever is committed later.
+    PolledInVainIsEmpty,
+    /// A call that finds its jobs taken by others does not look for more.
+    RacingCallsComeShort,
 
     // Verdicts
     /// The outcomes come sorted.

@@ -85,6 +85,13 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::AnswerShowsTheOldRow, contract::D12, "dequeue::the_answer_is_what_is_stored"),
     (Fault::AnswerSortedById, contract::D6, "order::one_order_over_all_named_queues"),
     (Fault::WaitingJobsTakePlaces, contract::D13, "dequeue::nothing_leasable_is_kept_back"),
+    (
+        Fault::PolledWhilePausedIsEmpty,
+        contract::D14,
+        "left_behind::what_came_while_paused_comes_first_afterwards",
+    ),
+    (Fault::PolledInVainIsEmpty, contract::D14, "left_behind::a_late_commit_is_leased_by_the_next_call"),
+    (Fault::RacingCallsComeShort, contract::D14, "left_behind::racing_calls_do_not_come_short"),
     // Verdicts
     (Fault::OutcomesOutOfOrder, contract::S1, "settle::one_stale_item_does_not_affect_the_rest"),
     (Fault::StaleItemSpoilsTheBatch, contract::S1, "settle::one_stale_item_does_not_affect_the_rest"),

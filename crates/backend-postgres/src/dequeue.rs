@@ -1,7 +1,7 @@
 //! Leasing jobs.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,15 +13,22 @@ use leasehold_core::{Dequeue, Job, JobId, QueueName, QueuePrefix, Queues};
 use leasehold_sql::{Turns, micros, readable};
 
 use crate::error::Failure;
-use crate::positions::{Claim, Floors, Positions};
+use crate::floors::{Claim, FloorMap, Floors};
 use crate::row::{JobRow, JobSql};
 use crate::selection::Selection;
 use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
 
-/// How often a claim that finds its snapshot out of date looks again.
-const LOOKS: u32 = 20;
+/// How often a claim looks again: because its snapshot is out of date, or because what it has looked at is locked by other
+/// transactions. Each time another claim got ahead, or more is looked at.
+const LOOKS: u32 = 500;
+
+/// So many more jobs than are wanted are looked at in one go, since other transactions may have locked some.
+const BEYOND: usize = 50;
+
+/// More than this are never looked at in one go.
+const MOST: usize = 10_000_000;
 
 /// For how long queues are believed to have limits: so often one claim costs two statements.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -32,21 +39,33 @@ const SETS: usize = 1024;
 /// So many jobs, ready or scheduled, are no longer few.
 const FEW: i32 = 16;
 
-/// A look at a few jobs that takes longer than this has to step over the remains of many: floors would help.
+/// A look at a few jobs that takes longer than this has to step over many dead rows: floors would help.
 const SLOW: Duration = Duration::from_millis(2);
+
+/// For how long a queue in which a look at a few jobs was slow, or did not see all, is claimed from with floors: at first, and at most.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
 #[derive(Default)]
 pub(crate) struct Memory {
     /// Whether the connections have the store's settings: then small queues are claimed from in a way of their own.
     is_tuned: bool,
-    positions: Positions,
+    floors: FloorMap,
     /// Which queue of each prefix was served last (D11).
     turns: Turns,
     /// Which sets of queues had one with limits, and until when that is believed.
     limits: Mutex<HashMap<u64, Instant>>,
     /// Queues in which there were only a few jobs.
-    small: Mutex<HashSet<QueueName>>,
+    sizes: Mutex<HashMap<QueueName, Size>>,
+}
+
+/// How a single queue is best claimed from.
+#[derive(Clone, Copy)]
+enum Size {
+    /// It had a few jobs when it was last looked at.
+    Small { wait: Duration },
+    /// It had more, or to look at a few took long. Not to be tried again before then.
+    Large { until: Instant, wait: Duration },
 }
 
 impl Memory {
@@ -68,29 +87,38 @@ impl Memory {
         limits.insert(mark(names), Instant::now() + BELIEVED);
     }
 
-    /// Forgets what was in the queues.
-    pub(crate) fn forget(&self) {
-        self.positions.forget();
-        self.small.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
     fn is_small(&self, name: &QueueName) -> bool {
-        self.small.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(sizes.get(name), Some(Size::Small { .. }))
     }
 
     fn is_not_small(&self, name: &QueueName) {
-        self.small.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(size) = sizes.get_mut(name)
+            && let Size::Small { wait } = *size
+        {
+            *size = Size::Large { until: Instant::now() + wait, wait: (2 * wait).min(PATIENCE.1) };
+        }
     }
 
-    /// Learns from a claim that looked from the beginning, without floors, whether that is quick.
-    fn was_swept(&self, name: &QueueName, claim: &Claim) {
-        let is_quick = u128::from(claim.search_us.unsigned_abs()) < SLOW.as_micros();
-        if self.is_tuned && is_quick && claim.candidates < i64::from(FEW) && claim.skipped.is_none() {
-            let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
-            if small.len() >= SETS {
-                small.clear();
+    /// Learns from a claim with floors whether the queue has only a few jobs.
+    fn learn_size(&self, name: &QueueName, claim: &Claim) {
+        if !self.is_tuned || claim.candidates >= FEW as usize || claim.skipped.is_some() {
+            return;
+        }
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        if sizes.len() >= SETS {
+            sizes.clear();
+        }
+        match sizes.get(name) {
+            Some(Size::Large { until, .. }) if Instant::now() < *until => {}
+            Some(Size::Large { wait, .. } | Size::Small { wait }) => {
+                let wait = *wait;
+                sizes.insert(name.clone(), Size::Small { wait });
             }
-            small.insert(name.clone());
+            None => {
+                sizes.insert(name.clone(), Size::Small { wait: PATIENCE.0 });
+            }
         }
     }
 }
@@ -152,24 +180,58 @@ async fn dequeue_unlimited(
         }
     }
     let limit = request.limit.as_usize();
-    let mut window = limit + 50;
-    loop {
-        let floors = memory.positions.floors(names);
-        let (claim, mut jobs) = claim(conn, sql, names, request, &floors, window).await?;
-        if claim.limited {
-            return Ok(None);
-        }
-        jobs.sort_unstable_by_key(order); // D12
-        memory.positions.learn(names, &floors, &claim, &jobs, limit);
-        if let ([name], true) = (names, floors.swept) {
-            memory.was_swept(name, &claim);
-        }
-        // With the whole window locked by others, there may be more behind it.
-        if !jobs.is_empty() || claim.candidates < window as i64 || window > 20 * limit + 1000 {
+    let (mut jobs, mut beyond) = (Vec::new(), BEYOND);
+    for _ in 0..LOOKS {
+        let wanted = limit - jobs.len();
+        let look = look_from_floors(conn, sql, memory, names, request, wanted, wanted + beyond).await?;
+        let Some(look) = look else {
+            return if jobs.is_empty() { Ok(None) } else { Ok(Some(jobs)) };
+        };
+        jobs.extend(look.jobs);
+        // With all that was looked at locked by others, there may be more behind it (D14).
+        if look.leased >= wanted || !look.is_cut_short {
+            jobs.sort_unstable_by_key(order); // D12
             return Ok(Some(jobs));
         }
-        window *= 4;
+        beyond = (4 * beyond).min(MOST);
     }
+    jobs.sort_unstable_by_key(order); // D12
+    Ok(Some(jobs))
+}
+
+/// What one look has brought.
+struct Look {
+    jobs: Vec<Job>,
+    /// How many jobs were leased, readable or not.
+    leased: usize,
+    /// Whether there may be more behind what was looked at.
+    is_cut_short: bool,
+}
+
+/// Leases up to `wanted` jobs of the first `looked_at`; `None` if any of the queues has limits.
+async fn look_from_floors(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    memory: &Memory,
+    names: &[QueueName],
+    request: &Dequeue,
+    wanted: usize,
+    looked_at: usize,
+) -> Result<Option<Look>, Failure> {
+    let floors = memory.floors.floors(names);
+    let answer = claim(conn, sql, names, request, &floors, wanted, looked_at).await;
+    let (claim, mut jobs) = answer.inspect_err(|_| memory.floors.clear())?;
+    if claim.limited {
+        return Ok(None);
+    }
+    jobs.sort_unstable_by_key(order);
+    memory.floors.learn(names, &claim, &jobs, wanted);
+    if let [name] = names
+        && claim.leased < wanted
+    {
+        memory.learn_size(name, &claim);
+    }
+    Ok(Some(Look { leased: claim.leased, is_cut_short: claim.candidates >= looked_at, jobs }))
 }
 
 /// What a claim for a queue with a few jobs has brought.
@@ -189,7 +251,7 @@ async fn dequeue_few(
     let mut params: Vec<Param<'_>> = vec![name.as_str().into(), (request.limit.get() as i32).into()];
     params.extend([micros(request.lease_for).into(), request.worker.as_str().into()]);
     params.extend([FEW.into(), micros(SLOW).into()]);
-    let (meta, mut jobs) = leased(Statement::new(&sql.dequeue_few, params), conn).await?;
+    let (meta, mut jobs) = leased(Statement::new(&sql.dequeue_few_v2, params), conn).await?;
     jobs.sort_unstable_by_key(order); // D12
     let is_so =
         |place: usize, unsaid: bool| meta.get(place).copied().flatten().map_or(unsaid, |said| said == 1);
@@ -220,43 +282,27 @@ async fn claim(
     names: &[QueueName],
     request: &Dequeue,
     floors: &Floors,
-    window: usize,
+    wanted: usize,
+    looked_at: usize,
 ) -> Result<(Claim, Vec<Job>), Failure> {
-    let (limit, lease) = (request.limit.get() as i32, micros(request.lease_for));
+    let (wanted, lease) = (wanted as i32, micros(request.lease_for));
     let worker = request.worker.as_str();
     let statement = match names {
         [name] => {
-            let mut params = vec![name.as_str().into(), limit.into(), lease.into(), worker.into()];
+            let mut params = vec![name.as_str().into(), wanted.into(), lease.into(), worker.into(), floors.server()];
             params.extend(floors.params());
-            Statement::new(&sql.dequeue_one, params)
+            Statement::new(&sql.dequeue_one_v2, params)
         }
         _ => {
             let names = names.iter().map(|name| name.as_str()).collect();
-            let mut params = vec![names, limit.into(), (window as i32).into(), lease.into(), worker.into()];
-            params.push(floors.queues());
+            let mut params = vec![names, wanted.into(), (looked_at as i32).into(), lease.into(), worker.into()];
+            params.extend([floors.server(), floors.queues()]);
             params.extend(floors.params());
-            Statement::new(&sql.dequeue, params)
+            Statement::new(&sql.dequeue_v2, params)
         }
     };
     let (meta, jobs) = leased(statement, conn).await?;
     Ok((Claim::of(&meta), jobs))
-}
-
-impl Claim {
-    /// Reads `meta` of `dequeue.sql`.
-    fn of(meta: &[Option<i64>]) -> Self {
-        let at = |place: usize| meta.get(place).copied().flatten();
-        let skipped = at(5).zip(at(6)).zip(at(7));
-        Self {
-            now_us: at(0).unwrap_or_default(),
-            xmin: at(1).unwrap_or_default(),
-            xmax: at(2).unwrap_or(i64::MAX),
-            limited: at(3) == Some(1),
-            candidates: at(4).unwrap_or_default(),
-            skipped: skipped.map(|((priority, time), id)| (priority as i32, (time, id))),
-            search_us: at(8).unwrap_or_default(),
-        }
-    }
 }
 
 /// Serves the queues of a prefix one by one in the order of their names, from where the last call stopped (D11).
@@ -282,52 +328,71 @@ async fn dequeue_limited(
     request: &Dequeue,
     last: &str,
 ) -> Result<Vec<Job>, Failure> {
+    let limit = request.limit.as_usize();
+    let (mut jobs, mut beyond) = (Vec::new(), 0);
     for _ in 0..LOOKS {
-        let look = look(conn, sql, request, last).await?;
+        let look = look_at_limits(conn, sql, request, last, limit - jobs.len(), beyond).await?;
+        let is_enough = jobs.len() + look.leased >= limit;
+        jobs.extend(look.jobs);
         if !look.missing.is_empty() {
             let names = look.missing.iter().map(String::as_str).collect();
             conn.count(&sql.create_limits, vec![names]).await?;
-        } else if !look.jobs.is_empty() || !look.is_out_of_date {
-            return Ok(look.jobs);
+        } else if is_enough || !(look.is_cut_short || look.is_out_of_date) {
+            break;
+        } else if look.is_cut_short {
+            beyond = (4 * beyond).clamp(BEYOND, MOST);
         }
     }
-    Ok(Vec::new())
+    if let Queues::Named(_) = &request.queues {
+        jobs.sort_by_key(order); // D12
+    }
+    Ok(jobs)
 }
 
 /// What one try to lease from queues with limits has brought.
-struct Look {
+struct LimitedLook {
     jobs: Vec<Job>,
+    /// How many jobs were leased, readable or not.
+    leased: usize,
     /// Queues with limits whose rows in `job_queue_limit` are yet to be made.
     missing: Vec<String>,
     /// Whether a queue was left out because the snapshot did not show its latest leases.
     is_out_of_date: bool,
+    /// Whether jobs were passed over because other transactions have locked them, and there may be more behind them.
+    is_cut_short: bool,
 }
 
-async fn look(
+async fn look_at_limits(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     request: &Dequeue,
     last: &str,
-) -> Result<Look, Failure> {
+    wanted: usize,
+    beyond: usize,
+) -> Result<LimitedLook, Failure> {
     let selection = Selection::of(&request.queues);
     let params = vec![
         selection.names(),
         selection.from(),
         selection.to(),
         last.into(),
-        Param::Int(Some(request.limit.get() as i32)),
+        (wanted as i32).into(),
         micros(request.lease_for).into(),
         request.worker.as_str().into(),
+        (beyond as i32).into(),
     ];
     let mut rows: Vec<(i64, JobRow)> =
-        Statement::<(BigInt, JobSql)>::new(&sql.dequeue_limited, params).rows(conn).await?;
+        Statement::<(BigInt, JobSql)>::new(&sql.dequeue_limited_v2, params).rows(conn).await?;
     rows.sort_unstable_by_key(|(place, row)| (row.id > 0, *place)); // D12
     let (jobs, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.id > 0);
-    let is_out_of_date = others.iter().any(|(place, _)| *place == 1);
+    let said = |wanted: i64| others.iter().any(|(place, _)| *place == wanted);
+    let (is_out_of_date, is_cut_short) = (said(1), said(2));
     let missing = others.into_iter().filter(|(place, _)| *place == 0).map(|(_, row)| row.queue_name);
-    Ok(Look {
-        jobs: readable(jobs.into_iter().map(|(_, job)| job)),
+    Ok(LimitedLook {
+        leased: jobs.len(),
         missing: missing.collect(),
         is_out_of_date,
+        is_cut_short,
+        jobs: readable(jobs.into_iter().map(|(_, job)| job)),
     })
 }

@@ -48,6 +48,7 @@ mod enqueue;
 mod error;
 mod events;
 mod facts;
+mod floors;
 mod heartbeat;
 mod history;
 mod inspect;
@@ -55,7 +56,6 @@ mod intervene;
 mod lent;
 mod migrate;
 mod policy;
-mod positions;
 mod reclaim;
 mod row;
 mod schema;
@@ -168,12 +168,6 @@ impl PgStore {
     /// unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncPgConnection> {
         &self.shared.pool
-    }
-
-    /// Forgets where claims left off. Call it after changing rows by hand, if a second is too long to wait: by then it
-    /// happens by itself.
-    pub fn forget_positions(&self) {
-        self.shared.memory.forget();
     }
 }
 

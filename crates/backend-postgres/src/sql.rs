@@ -69,10 +69,6 @@ macro_rules! statements {
 // `only made` if this version does not call it.
 statements!(
     functions of FIRST:
-    dequeue(9),
-    dequeue_few(6),
-    dequeue_limited(7),
-    dequeue_one(7),
     enqueue(8),
     enqueue_first(10),
     enqueue_keyed(10),
@@ -83,12 +79,18 @@ statements!(
     settle(6),
     settle_one(3),
     stats(3);
-    only made: [settle_done, settle_same];
+    only made: [dequeue, dequeue_few, dequeue_limited, dequeue_one, settle_done, settle_same];
     functions of SECOND:
     settle_v2(6),
     settle_done_v2(3),
     settle_one_v2(3),
     settle_same_v2(3);
+    only made: [];
+    functions of THIRD:
+    dequeue_v2(12),
+    dequeue_few_v2(6),
+    dequeue_limited_v2(8),
+    dequeue_one_v2(10);
     only made: [];
     statements:
     create_limits,

@@ -73,6 +73,7 @@ clauses! {
     D11: "Over a prefix the order of D6 holds inside each queue, and queues take turns: none is served again before every other matching queue that had a leasable job all the while has been served."
     D12: "The answer shows each leased job as it is now stored, in the order in which the jobs were leased."
     D13: "While nobody else is calling, a call leases as many jobs as it asks for, or all that can be leased."
+    D14: "A call that returns fewer jobs than it asked for has left no job behind that was committed and Ready before the call began, in a queue that was open and within its limits, unless another transaction had its row locked."
 
     S1: "Each item gets one outcome, in the order given, and none affects another."
     S2: "A stale receipt is answered LeaseLost and changes nothing at all."

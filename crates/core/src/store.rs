@@ -140,6 +140,8 @@ pub trait Store: Send + Sync + 'static {
     ///   leased.
     /// * **[D13](crate::contract::D13)** If nobody else is calling, fewer than `limit` jobs means that no more could be
     ///   leased.
+    /// * **[D14](crate::contract::D14)** Also while others are calling: a call that comes short has left behind only
+    ///   jobs that were not Ready or not committed when it began, and jobs that other transactions had locked.
     /// * **[P1](crate::contract::P1)** Nothing from a paused queue.
     /// * **[P2](crate::contract::P2)** Never more leases in a queue than its concurrency limit, those that have passed
     ///   and were not reclaimed included.

@@ -28,6 +28,9 @@ pub(super) async fn dequeue(store: &Naive, request: &Dequeue) -> Result<Vec<Job>
     if store.has(Fault::DequeueDeletesThenInserts) {
         return delete_then_insert(store, request).await;
     }
+    if store.has(Fault::RacingCallsComeShort) {
+        return choose_then_lease(store, request).await;
+    }
     Ok(store.atomically_own(|state, own, now| state.dequeue(request, own, now)).await)
 }
 
@@ -36,6 +39,7 @@ impl State {
         let chosen = self.choose(request, own, now);
         let before: Vec<Job> = chosen.iter().filter_map(|id| self.jobs.get(id).cloned()).collect();
         let mut leased = self.lease_all(chosen, request, now);
+        self.note_polls(request, own, &leased, now);
         own.granted.extend(leased.iter().map(Job::receipt));
         self.take_tokens(&leased, own, now);
         if self.has(Fault::AnswerShowsTheOldRow) {
@@ -45,6 +49,23 @@ impl State {
             leased.sort_by_key(|job| job.id);
         }
         leased
+    }
+
+    /// Remembers that a queue is empty, if the fault is to conclude that from many calls in vain.
+    fn note_polls(&self, request: &Dequeue, own: &mut Own, leased: &[Job], now: DateTime<Utc>) {
+        let Queues::Named(names) = &request.queues else { return };
+        for name in names.iter() {
+            let is_in_vain = match self.fault {
+                Some(Fault::PolledWhilePausedIsEmpty) => self.effective(name).paused,
+                Some(Fault::PolledInVainIsEmpty) => leased.is_empty() && !self.effective(name).paused,
+                _ => return,
+            };
+            let polled = own.polled.entry(name.clone()).or_default();
+            *polled = if is_in_vain { *polled + 1 } else { 0 };
+            if *polled > 100 {
+                own.empty_up_to.insert(name.clone(), now);
+            }
+        }
     }
 
     /// Which jobs to lease, in the order in which they are leased.
@@ -125,6 +146,7 @@ impl State {
         let heads = 1 + usize::from(self.has(Fault::FifoAllowsTwo));
         let first = jobs.iter().filter(passing).take(if strict { heads } else { usize::MAX });
         let mut ready: Vec<&Job> = first.filter(|job| self.is_ready(job, now)).copied().collect();
+        ready.retain(|job| own.empty_up_to.get(queue).is_none_or(|time| *time < job.available_at));
         ready.sort_by_key(|job| self.rank(job));
         ready.truncate(self.room(queue, &policy, jobs, own, now));
         ready
@@ -307,6 +329,21 @@ async fn select_then_update(store: &Naive, request: &Dequeue) -> Result<Vec<Job>
     breathe().await;
     let update = |state: &mut State, own: &mut Own, now| {
         let leased = state.lease_all(chosen, request, now);
+        state.take_tokens(&leased, own, now);
+        leased
+    };
+    Ok(store.atomically_own(update).await)
+}
+
+async fn choose_then_lease(store: &Naive, request: &Dequeue) -> Result<Vec<Job>> {
+    let chosen = store.atomically_own(|state, own, now| state.choose(request, own, now)).await;
+    breathe().await;
+    let update = |state: &mut State, own: &mut Own, now: DateTime<Utc>| {
+        let still = state.leasable(request, own, now);
+        let still: Vec<JobId> = still.into_values().flatten().map(|job| job.id).collect();
+        let chosen = chosen.into_iter().filter(|id| still.contains(id)).collect();
+        let leased = state.lease_all(chosen, request, now);
+        own.granted.extend(leased.iter().map(Job::receipt));
         state.take_tokens(&leased, own, now);
         leased
     };

@@ -57,6 +57,8 @@ struct Own {
     buckets: BTreeMap<QueueName, DateTime<Utc>>,
     reclaimed_to: Option<JobId>,
     policies: Option<Policies>,
+    polled: BTreeMap<QueueName, u32>,
+    empty_up_to: BTreeMap<QueueName, DateTime<Utc>>,
 }
 
 enum Subscriber {

@@ -121,7 +121,6 @@ impl Harness for Server {
              SELECT {schema}.count_again()"
         ))
         .await?;
-        database.handles.lock().unwrap().iter().for_each(PgStore::forget_positions);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Dequeue, Job, JobKind, Receipt, SettleOutcome, Store, Verdict};
+use leasehold_core::{Dequeue, Job, JobKind, Receipt, Store, Verdict};
 use leasehold_postgres::PgStore;
 use leasehold_worker::{Context, Worker};
 use serde::{Deserialize, Serialize};
@@ -87,10 +87,8 @@ async fn lane(store: PgStore, claimed: Arc<AtomicUsize>, target: usize) -> Resul
     let request = Dequeue::new("bench", "bench")?.limit(BATCH as u32)?;
     let mut batch: Vec<(Receipt, Verdict)> = Vec::new();
     while claimed.load(Ordering::Relaxed) < target || !batch.is_empty() {
-        let (settled, next) = tokio::join!(store.settle(&batch), claim(&store, &request, &claimed, target));
-        if settled?.iter().any(SettleOutcome::is_lost) {
-            return Err("a lease was lost".into());
-        }
+        let (settled, next) = tokio::join!(settle_all(&store, batch), claim(&store, &request, &claimed, target));
+        settled?;
         batch = next?.iter().map(|job| (job.receipt(), Verdict::done())).collect();
     }
     Ok(())
