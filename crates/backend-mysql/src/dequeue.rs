@@ -24,8 +24,9 @@ use crate::session::Session;
 
 /// So many more candidates than wanted are looked for: some may be locked by others.
 const SPARE: usize = 16;
-/// How often a claim looks further when all that it has found was locked by others.
-const LOOKS: u32 = 6;
+/// How often a claim looks further because some of what it has found was locked by other transactions (D14). Each look is at
+/// more jobs than the last.
+const LOOKS: u32 = 40;
 /// How many more queues are asked for than can be served: some may be paused or have nothing to give.
 const SPARE_QUEUES: usize = 16;
 /// For how long policies are believed to be there: so often one claim looks in vain.
@@ -120,35 +121,41 @@ async fn dequeue_freely(
     request: &Dequeue,
 ) -> Result<Option<Vec<Job>>, Failure> {
     let limit = request.limit.as_usize();
-    let mut spare = SPARE.min(limit);
+    let (mut jobs, mut spare) = (Vec::new(), SPARE.min(limit));
     for _ in 0..LOOKS {
-        let window = limit + spare + memory.wanted().len();
+        let open = limit - jobs.len();
+        let window = open + spare + memory.wanted().len();
         let wants: Vec<Want> =
             names.iter().map(|queue| Want { queue: queue.clone(), count: window }).collect();
         let found = find(session, &wants).await?;
         if found.has_policies {
-            return Ok(None);
+            return Ok(Some(jobs).filter(|jobs| !jobs.is_empty()));
         }
         let Some(now) = found.now else {
-            return Ok(Some(Vec::new()));
+            return Ok(Some(jobs));
         };
         let is_cut = found.lanes.iter().any(|lane| lane.len() == window);
         let (mut wanted, mut candidates) = (Wanted::new(memory), found.in_order().into_iter());
         let mut claim = Claim::new(request, now);
-        while claim.rows.len() < limit {
-            let next = wanted.next(&mut candidates, limit - claim.rows.len());
+        while claim.rows.len() < open {
+            let next = wanted.next(&mut candidates, open - claim.rows.len());
             if next.is_empty() {
                 break;
             }
-            claim.lock(session, &next, limit).await?;
+            claim.lock(session, &next, open).await?;
         }
-        if !claim.rows.is_empty() || !is_cut {
-            return Ok(Some(claim.lease(session, &mut Rules::default()).await?));
+        let is_enough = claim.rows.len() >= open || !is_cut;
+        if claim.rows.is_empty() {
+            session.roll_back().await?;
+        } else {
+            jobs.extend(claim.lease(session, &mut Rules::default()).await?);
         }
-        session.roll_back().await?;
+        if is_enough || jobs.len() >= limit {
+            return Ok(Some(jobs));
+        }
         spare = 4 * (limit + spare);
     }
-    Ok(Some(Vec::new()))
+    Ok(Some(jobs))
 }
 
 /// Leases from queues, each by its own policy.
@@ -158,23 +165,16 @@ async fn dequeue_by_rules(
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
     let (now, mut rules) = rules(session).await?;
-    let limit = request.limit.as_usize();
-    let mut limited = Limited::lock(session, &mut rules, names).await?;
-    let mut wants = Vec::new();
-    let mut heads = Vec::new();
-    for queue in names {
-        match limited.open(&mut rules, queue, limit, now) {
-            limits::Open::Closed => {}
-            limits::Open::Head(head) => heads.extend(head),
-            limits::Open::Count(count) => wants.push(Want { queue: queue.clone(), count }),
+    let mut limited = Limited::default();
+    let mut claim = Claim::new(request, now);
+    for _ in 0..LOOKS {
+        let lanes = lanes_of(session, &mut rules, &mut limited, names, &claim).await?;
+        let mut candidates: Vec<Candidate> = lanes.into_iter().flatten().collect();
+        candidates.sort_unstable_by_key(|job| (job.place, job.available_at, job.id));
+        if claim.lock_or_pass(session, &candidates).await? == Passed::None {
+            break;
         }
     }
-    let found = find(session, &wants).await?;
-    let mut candidates: Vec<Candidate> = found.in_order();
-    candidates.extend(heads);
-    candidates.sort_unstable_by_key(|job| (job.place, job.available_at, job.id));
-    let mut claim = Claim::new(request, now);
-    claim.lock(session, &candidates, limit).await?;
     limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
     claim.lease(session, &mut rules).await
 }
@@ -187,23 +187,46 @@ async fn dequeue_in_turns(
     request: &Dequeue,
 ) -> Result<Vec<Job>, Failure> {
     let (now, mut rules) = rules(session).await?;
-    let limit = request.limit.as_usize();
     let last = memory.turns.last(prefix);
     let middle = last.map_or_else(|| prefix.as_str().to_owned(), |last| after(last.as_str()));
     let spans = [(middle.clone(), beyond(prefix.as_str())), (prefix.as_str().to_owned(), middle)];
     let mut limited = Limited::default();
+    let mut claim = Claim::new(request, now);
+    for _ in 0..LOOKS {
+        let lanes = lanes_in(session, &mut rules, &mut limited, &spans, &claim).await?;
+        if claim.lock_or_pass(session, &by_rounds(lanes)).await? == Passed::None {
+            break;
+        }
+    }
+    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
+    if let Some(queue) = claim.last_queue() {
+        memory.turns.served(prefix, queue);
+    }
+    claim.lease(session, &mut rules).await
+}
+
+/// What the queues between these names have to give, as many queues as jobs are wanted.
+async fn lanes_in(
+    session: &mut Session<'_>,
+    rules: &mut Rules,
+    limited: &mut Limited,
+    spans: &[(String, String)],
+    claim: &Claim<'_>,
+) -> Result<Vec<Vec<Candidate>>, Failure> {
+    let limit = claim.request.limit.as_usize();
     let mut lanes: Vec<Vec<Candidate>> = Vec::new();
-    for (mut from, to) in spans {
+    for (from, to) in spans {
+        let mut from = from.clone();
         while lanes.len() < limit {
             let page = limit - lanes.len() + SPARE_QUEUES;
-            let found = names(session, &from, &to, page).await?;
+            let found = names(session, &from, to, page).await?;
             let is_last = found.len() < page;
             let next = found.last().map(|name| after(name));
             let names: Vec<QueueName> =
                 found.iter().filter_map(|name| QueueName::new(&**name).ok()).collect();
-            let more = lanes_of(session, &mut rules, &mut limited, &names, limit, now).await?;
+            let more = lanes_of(session, rules, limited, &names, claim).await?;
             lanes.extend(more.into_iter().filter(|lane| !lane.is_empty()));
-            // A name that nobody understands may sort after what it is marked as: never go back.
+            // A name that cannot be read may sort after what it is marked as: never go back.
             match next.filter(|next| !is_last && *next > from) {
                 Some(next) => from = next,
                 None => break,
@@ -211,13 +234,7 @@ async fn dequeue_in_turns(
         }
     }
     lanes.truncate(limit);
-    let mut claim = Claim::new(request, now);
-    claim.lock(session, &by_rounds(lanes), limit).await?;
-    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
-    if let Some(queue) = claim.last_queue() {
-        memory.turns.served(prefix, queue);
-    }
-    claim.lease(session, &mut rules).await
+    Ok(lanes)
 }
 
 /// Names of queues with live jobs, from one on and before another.
@@ -227,31 +244,41 @@ async fn names(session: &mut Session<'_>, from: &str, to: &str, page: usize) -> 
     session.rows::<Text, _>(&sql.queues, params).await
 }
 
-/// What each of these queues has to give.
+/// What each of these queues has to give, besides what the claim has tried to lock already.
 async fn lanes_of(
     session: &mut Session<'_>,
     rules: &mut Rules,
     limited: &mut Limited,
     names: &[QueueName],
-    limit: usize,
-    now: DateTime<Utc>,
+    claim: &Claim<'_>,
 ) -> Result<Vec<Vec<Candidate>>, Failure> {
     limited.add(session, rules, names).await?;
+    let (limit, tried, locked) = (claim.request.limit.as_usize(), claim.places.len(), claim.queues());
     let mut wants = Vec::with_capacity(names.len());
+    let mut mosts = Vec::with_capacity(names.len());
     let mut heads: HashMap<usize, Candidate> = HashMap::new();
     for (lane, queue) in names.iter().enumerate() {
-        let count = match limited.open(rules, queue, limit, now) {
+        let most = match limited.open(rules, queue, limit, claim.now) {
             limits::Open::Closed => 0,
             limits::Open::Head(head) => {
                 heads.extend(head.map(|head| (lane, head)));
                 0
             }
-            limits::Open::Count(count) => count,
+            limits::Open::Count(count) => {
+                let most = count.saturating_sub(locked.get(queue).map_or(0, |count| *count as usize));
+                // A limit is kept; of other queues more is looked at each time.
+                if limits::has_limits(rules.of(queue)) { most } else { most + tried }
+            }
         };
-        wants.push(Want { queue: queue.clone(), count });
+        mosts.push(most);
+        wants.push(Want { queue: queue.clone(), count: if most == 0 { 0 } else { most + tried } });
     }
     let mut lanes = find(session, &wants).await?.lanes;
     heads.into_iter().for_each(|(lane, head)| lanes[lane].push(head));
+    for (lane, most) in lanes.iter_mut().zip(mosts) {
+        lane.retain(|job| !claim.places.contains_key(&job.id));
+        lane.truncate(most.max(1));
+    }
     Ok(lanes)
 }
 
@@ -266,6 +293,13 @@ fn by_rounds(lanes: Vec<Vec<Candidate>>) -> Vec<Candidate> {
         }
         all.extend(round);
     }
+}
+
+/// Whether candidates were passed over because other transactions have locked them, while more are wanted.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    None,
+    Some,
 }
 
 /// Jobs on their way to be leased.
@@ -283,7 +317,19 @@ impl<'a> Claim<'a> {
         Self { request, now, places: HashMap::new(), rows: Vec::new() }
     }
 
-    /// Locks the first `limit` of the candidates that nobody else has locked (D2, D5).
+    /// Locks as many of the candidates as are wanted.
+    async fn lock_or_pass(
+        &mut self,
+        session: &mut Session<'_>,
+        candidates: &[Candidate],
+    ) -> Result<Passed, Failure> {
+        let (limit, before) = (self.request.limit.as_usize(), self.rows.len());
+        self.lock(session, candidates, limit).await?;
+        let is_complete = self.rows.len() >= limit || self.rows.len() - before == candidates.len();
+        Ok(if is_complete { Passed::None } else { Passed::Some })
+    }
+
+    /// Locks the first `limit` of the candidates that no other transaction has locked (D2, D5).
     async fn lock(
         &mut self,
         session: &mut Session<'_>,

@@ -34,23 +34,13 @@ pub(crate) enum Open {
     Count(usize),
 }
 
-fn has_limits(policy: &EffectivePolicy) -> bool {
+/// Whether leases from such a queue are counted.
+pub(crate) fn has_limits(policy: &EffectivePolicy) -> bool {
     policy.concurrency_limit.is_some() || policy.rate.is_some() || is_fifo(policy)
 }
 
 impl Limited {
-    /// Locks those of the queues that have limits.
-    pub(crate) async fn lock(
-        session: &mut Session<'_>,
-        rules: &mut Rules,
-        names: &[QueueName],
-    ) -> Result<Self, Failure> {
-        let mut limited = Self::default();
-        limited.add(session, rules, names).await?;
-        Ok(limited)
-    }
-
-    /// Locks more of them.
+    /// Locks those of the queues that have limits and are not locked yet.
     pub(crate) async fn add(
         &mut self,
         session: &mut Session<'_>,

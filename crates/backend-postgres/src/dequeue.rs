@@ -289,13 +289,15 @@ async fn claim(
     let worker = request.worker.as_str();
     let statement = match names {
         [name] => {
-            let mut params = vec![name.as_str().into(), wanted.into(), lease.into(), worker.into(), floors.server()];
+            let mut params =
+                vec![name.as_str().into(), wanted.into(), lease.into(), worker.into(), floors.server()];
             params.extend(floors.params());
             Statement::new(&sql.dequeue_one_v2, params)
         }
         _ => {
             let names = names.iter().map(|name| name.as_str()).collect();
-            let mut params = vec![names, wanted.into(), (looked_at as i32).into(), lease.into(), worker.into()];
+            let mut params =
+                vec![names, wanted.into(), (looked_at as i32).into(), lease.into(), worker.into()];
             params.extend([floors.server(), floors.queues()]);
             params.extend(floors.params());
             Statement::new(&sql.dequeue_v2, params)

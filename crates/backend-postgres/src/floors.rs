@@ -220,7 +220,8 @@ impl Claim {
         let count = |place: usize| usize::try_from(at(place).unwrap_or_default()).unwrap_or_default();
         let mut rest = meta.iter().skip(10).copied().flatten();
         // The first of an SQL array is at 1.
-        let paused = rest.by_ref().take(count(9)).filter_map(|place| usize::try_from(place - 1).ok()).collect();
+        let paused =
+            rest.by_ref().take(count(9)).filter_map(|place| usize::try_from(place - 1).ok()).collect();
         Self {
             now_us: at(0).unwrap_or_default(),
             server: at(1).unwrap_or_default(),

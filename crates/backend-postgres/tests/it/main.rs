@@ -10,6 +10,7 @@ mod lost;
 mod migrations;
 mod plans;
 mod small_queues;
+mod torture;
 mod waiting;
 
 #[cfg(all(feature = "sqlx", feature = "tokio-postgres"))]

@@ -1,0 +1,44 @@
+-- Makes each claim write down, in its own statement and so in its own snapshot, what a plain look would have found.
+--
+-- A job was missed if the snapshot shows it to be Ready in an open queue without limits, and the claim has neither leased it nor
+-- had a reason: a full claim may leave what comes after its last job, and any claim what another transaction had locked. `xmax`
+-- tells that without a guess: it is the last transaction that has locked or changed the row. If that one had ended before
+-- the snapshot was taken, or there never was one, the row was free. A row that this transaction has locked and not leased was
+-- missed, too.
+CREATE TABLE {schema}.torture (claim text NOT NULL, floors integer NOT NULL, leased bigint NOT NULL, missed bigint[] NOT NULL);
+
+DO $do$
+DECLARE
+    claim record;
+    oracle text := $oracle$, oracle AS (
+    INSERT INTO {schema}.torture (claim, floors, leased, missed)
+    SELECT '{claim}', {floors}, (SELECT count(*) FROM leased), ARRAY(
+        SELECT j.id FROM {schema}.job_queue j
+        WHERE j.queue_name = ANY ({queues}) AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+          AND j.available_at <= statement_timestamp()
+          AND NOT EXISTS (SELECT FROM leased l WHERE l.id = j.id)
+          AND NOT EXISTS (SELECT FROM {schema}.effective_policy(j.queue_name) p WHERE p.paused)
+          AND NOT EXISTS (
+              SELECT FROM unnest({queues}) q (name) CROSS JOIN LATERAL {schema}.effective_policy(q.name) p
+              WHERE NOT coalesce(p.paused, false)
+                AND (p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR p.queue_order = 'fifo'))
+          AND ({is_all} AND (SELECT count(*) FROM leased) < $2
+               OR EXISTS (SELECT FROM leased l
+                          WHERE (-l.priority, l.available_at, l.id) > (-j.priority, j.available_at, j.id)))
+          AND (j.xmax::text::bigint < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               OR j.xmax::text = pg_current_xact_id()::text))
+)$oracle$;
+BEGIN
+    FOR claim IN
+        SELECT p.oid, p.proname AS name, c.queues, c.floors, c.is_all FROM pg_proc p JOIN (VALUES
+            ('dequeue_one_v2', 'ARRAY[$1]', 'cardinality($6)', 'true'),
+            ('dequeue_few_v2', 'ARRAY[$1]', '0', '(SELECT s.is_all FROM seen s)'),
+            ('dequeue_v2', '$1', 'cardinality($8)', '(SELECT count(*) FROM candidate) < $3')
+        ) c (name, queues, floors, is_all) ON c.name = p.proname
+        WHERE p.pronamespace = '{schema}'::regnamespace
+    LOOP
+        EXECUTE replace(pg_get_functiondef(claim.oid), '/* and for tests: */', replace(replace(replace(replace(oracle,
+            '{claim}', claim.name), '{queues}', claim.queues), '{floors}', claim.floors), '{is_all}', claim.is_all));
+    END LOOP;
+END
+$do$;
