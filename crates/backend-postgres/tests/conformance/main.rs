@@ -12,6 +12,7 @@ use support::Server;
 const BY_VERSION: &[&str] = &[
     "enqueue",
     "dequeue",
+    "left_behind",
     "order",
     "settle",
     "reclaim",
@@ -32,8 +33,18 @@ const BY_VERSION: &[&str] = &[
 
 /// What a pool of server connections between the store and the server can change: statements that are kept prepared,
 /// settings of a session, transactions and connections that are given up.
-const BY_POOLING: &[&str] =
-    &["enqueue", "dequeue", "settle", "race", "bulk", "cancel", "transaction", "interleave", "wake"];
+const BY_POOLING: &[&str] = &[
+    "enqueue",
+    "dequeue",
+    "left_behind",
+    "settle",
+    "race",
+    "bulk",
+    "cancel",
+    "transaction",
+    "interleave",
+    "wake",
+];
 
 fn main() {
     Suites::new()

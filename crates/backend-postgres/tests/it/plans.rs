@@ -2,15 +2,23 @@
 //! number of pages for each job, whatever the table's statistics say.
 
 use diesel::sql_types::Text;
-use diesel_async::{AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
+use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_postgres::{PgStore, Schema};
 use serde_json::Value;
 
 /// The functions, which plan their statement once: every call of it, and an execution to begin with.
 const FUNCTIONS: &[(&str, &str, &str)] = &[
-    ("dequeue", include_str!("../../queries/dequeue.sql"), "'{q}', 1, 1, 1, 'w', '{}', '{}', '{}', '{}'"),
-    ("dequeue_few", include_str!("../../queries/dequeue_few.sql"), "'q', 1, 1, 'w', 16"),
-    ("dequeue_one", include_str!("../../queries/dequeue_one.sql"), "'q', 1, 1, 'w', '{}', '{}', '{}'"),
+    (
+        "dequeue_v2",
+        include_str!("../../queries/dequeue_v2.sql"),
+        "'{q}', 1, 1, 1, 'w', 0, '{}', '{}', '{}', '{}', '{}', '{}'",
+    ),
+    ("dequeue_few_v2", include_str!("../../queries/dequeue_few_v2.sql"), "'q', 1, 1, 'w', 16"),
+    (
+        "dequeue_one_v2",
+        include_str!("../../queries/dequeue_one_v2.sql"),
+        "'q', 1, 1, 'w', 0, '{}', '{}', '{}', '{}', '{}'",
+    ),
     ("settle", include_str!("../../queries/settle.sql"), "'{1}', '{1}', '{null}', '{1}', '{1}', '{1}'"),
     ("settle_one", include_str!("../../queries/settle_one.sql"), "1, 1, 'null'"),
     ("settle_same", include_str!("../../queries/settle_same.sql"), "'{1}', 1, 'null'"),
@@ -19,9 +27,9 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("settle_one_v2", include_str!("../../queries/settle_one_v2.sql"), "1, 1, 'null'"),
     ("settle_same_v2", include_str!("../../queries/settle_same_v2.sql"), "'{1}', 1, 'null'"),
     (
-        "dequeue_limited",
-        include_str!("../../queries/dequeue_limited.sql"),
-        "'{q}', NULL, NULL, '', 1, 1, 'w'",
+        "dequeue_limited_v2",
+        include_str!("../../queries/dequeue_limited_v2.sql"),
+        "'{q}', NULL, NULL, '', 1, 1, 'w', 0",
     ),
     ("stats", include_str!("../../queries/stats.sql"), "'{q}', NULL, NULL"),
     ("reclaim", include_str!("../../queries/reclaim.sql"), "1"),
@@ -99,17 +107,28 @@ impl Scene {
         Plan { root: json[0]["Plan"].clone(), text }
     }
 
+    /// The one text that a statement answers.
+    async fn text(&mut self, statement: &str) -> String {
+        #[derive(diesel::QueryableByName)]
+        struct Answer {
+            #[diesel(sql_type = Text)]
+            text: String,
+        }
+        diesel::sql_query(statement).get_result::<Answer>(&mut self.conn).await.unwrap().text
+    }
+
     async fn claim(&mut self, queues: &str) -> Plan {
-        let none = "'{}', '{}', '{}', '{}'";
-        self.plan("dequeue", &format!("{queues}, {LIMIT}, {WINDOW}, 60000000, 'w', {none}")).await
+        let none = "0, '{}', '{}', '{}', '{}', '{}', '{}'";
+        self.plan("dequeue_v2", &format!("{queues}, {LIMIT}, {WINDOW}, 60000000, 'w', {none}")).await
     }
 
     async fn claim_one(&mut self, queue: &str) -> Plan {
-        self.plan("dequeue_one", &format!("'{queue}', {LIMIT}, 60000000, 'w', '{{}}', '{{}}', '{{}}'")).await
+        let none = "0, '{}', '{}', '{}', '{}', '{}'";
+        self.plan("dequeue_one_v2", &format!("'{queue}', {LIMIT}, 60000000, 'w', {none}")).await
     }
 
     async fn claim_few(&mut self, queue: &str) -> Plan {
-        self.plan("dequeue_few", &format!("'{queue}', {LIMIT}, 60000000, 'w', 16")).await
+        self.plan("dequeue_few_v2", &format!("'{queue}', {LIMIT}, 60000000, 'w', 16")).await
     }
 
     /// Numbers of all queues. Of the jobs themselves only a few are looked at; besides, there is a row for each minute in which
@@ -129,7 +148,7 @@ impl Scene {
     }
 
     async fn claim_matching(&mut self) -> Plan {
-        self.plan("dequeue_limited", &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w'")).await
+        self.plan("dequeue_limited_v2", &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w', 0")).await
     }
 
     /// Makes the first jobs leased, some of them for a time that has passed.
@@ -167,7 +186,7 @@ async fn settings(conn: &mut AsyncPgConnection, schema: &Schema, function: &str)
     let asked = diesel::sql_query(asked).bind::<Text, _>(schema.to_string()).bind::<Text, _>(function);
     let settings: Vec<Setting> = asked.load(conn).await.unwrap();
     assert!(!settings.is_empty(), "{function} has no settings of its own");
-    if function == "dequeue_few" {
+    if function == "dequeue_few_v2" {
         conn.batch_execute(PgStore::SETTINGS).await.unwrap(); // It is called nowhere else.
     }
     for Setting { setting } in settings {
@@ -259,6 +278,39 @@ async fn a_million_jobs_of_a_later_time_and_a_higher_priority() {
     let later = "now() + CASE WHEN n % 100 = 0 THEN interval '-1 hour' ELSE n * interval '1 second' + interval '1 hour' END";
     let scene = Scene::with("'q'", "CASE WHEN n % 100 = 0 THEN 0 ELSE 9 END", later).await;
     claims_are_bounded(scene, "'{q}'", "a million scheduled jobs", CLAIM).await;
+}
+
+/// A floor leads past what was leased before, whose dead rows an old snapshot holds, and past the floor's own undecided
+/// transactions, of which there are some.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_and_a_floor() {
+    let mut scene = Scene::with("'q'", "0", "now() - interval '1 hour' + n * interval '1 ms'").await;
+    let url = crate::support::url("LEASEHOLD_TEST_POSTGRES_URL");
+    let mut reader = AsyncPgConnection::establish(&url).await.unwrap();
+    let old = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class LIMIT 1";
+    reader.batch_execute(old).await.unwrap();
+    let schema = scene.schema.clone();
+    let leased = format!(
+        "UPDATE {schema}.job_queue SET locked_by = 'w', attempts = 1, lease_until = now() + interval '1 hour' WHERE id <= 900000"
+    );
+    scene.conn.batch_execute(&leased).await.unwrap();
+    let time = scene
+        .text(&format!("SELECT available_at::text AS text FROM {schema}.job_queue WHERE id = 900001"))
+        .await;
+    let xmax = scene.text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text AS text").await;
+    let floor = format!("'{{0}}', '{{\"{time}\"}}', '{{900001}}', '{{{xmax}}}', '{{3,4,5}}'");
+    let server = format!("{schema}.server_id()");
+    for statistics in ["old statistics", "new statistics"] {
+        let claim = format!("'{{q,r}}', {LIMIT}, {WINDOW}, 60000000, 'w', {server}, '{{q}}', {floor}");
+        scene.plan("dequeue_v2", &claim).await.is_bounded(&format!("a floor, {statistics}"), CLAIM);
+        let claim = format!("'q', {LIMIT}, 60000000, 'w', {server}, {floor}");
+        scene.plan("dequeue_one_v2", &claim).await.is_bounded(&format!("one floor, {statistics}"), CLAIM);
+        let pages = scene.claim_one("q").await.pages();
+        assert!(pages > 2 * CLAIM, "{pages} pages without a floor: there is nothing to be stepped over");
+        scene.analyze().await;
+    }
+    drop(reader);
+    scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,7 +87,8 @@ async fn lane(store: PgStore, claimed: Arc<AtomicUsize>, target: usize) -> Resul
     let request = Dequeue::new("bench", "bench")?.limit(BATCH as u32)?;
     let mut batch: Vec<(Receipt, Verdict)> = Vec::new();
     while claimed.load(Ordering::Relaxed) < target || !batch.is_empty() {
-        let (settled, next) = tokio::join!(settle_all(&store, batch), claim(&store, &request, &claimed, target));
+        let (settled, next) =
+            tokio::join!(settle_all(&store, batch), claim(&store, &request, &claimed, target));
         settled?;
         batch = next?.iter().map(|job| (job.receipt(), Verdict::done())).collect();
     }
