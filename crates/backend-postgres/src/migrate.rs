@@ -6,7 +6,7 @@ use leasehold_core::StoreError;
 
 use crate::error::{Effect, Failure};
 use crate::schema::Schema;
-use crate::sql::{FIRST, SECOND, put_in};
+use crate::sql::{FIRST, REDRIVE, SECOND, put_in};
 use crate::statement::Statement;
 
 /// A change of the schema: a text, and the functions to be made then. One that was released is never changed.
@@ -35,10 +35,17 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0002_settle_without_waiting.sql"),
         functions: SECOND,
     },
+    Migration {
+        version: 3,
+        name: "redrive",
+        oldest: 1,
+        text: include_str!("../migrations/0003_redrive.sql"),
+        functions: REDRIVE,
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// Migrates in one transaction under a lock, so that any number of processes may do it at once. The connection is given up
 /// whatever happens: a future that is dropped halfway leaves nothing open.
