@@ -10,6 +10,7 @@ use leasehold_gather::Gatherer;
 
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
+use crate::lent::Connections;
 use crate::migrate;
 use crate::schema::Schema;
 use crate::sql::Statements;
@@ -132,8 +133,7 @@ impl PgStoreBuilder {
         };
         PgStore {
             shared: Arc::new(Shared {
-                own,
-                pool,
+                connections: Arc::new(Connections::new(own, pool)),
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups, capabilities.events),
                 memory: Memory::new(can_listen && connector.is_some()),
