@@ -9,7 +9,7 @@ use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
 use leasehold_gather::Gatherer;
-use leasehold_sql::{Subscribers, TablePrefix};
+use leasehold_sql::{Lender, Subscribers, TablePrefix};
 
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
@@ -135,8 +135,7 @@ impl MysqlStoreBuilder {
             ..Capabilities::full()
         };
         let shared = Shared {
-            own,
-            pool,
+            connections: Lender::new(own, pool),
             sql: Statements::new(&self.prefix, server.has_returning),
             hub: Arc::new(Subscribers::default()),
             poller: std::sync::Once::new(),
@@ -158,7 +157,7 @@ impl MysqlStoreBuilder {
         let settings = Self { pool_size: 2, polling: false, ..self.clone() };
         let (size, wait) = (settings.pool_size, settings.pool_wait);
         let Some(connector) = &shared.connector else {
-            return Ok(settings.from_pool(beside(&shared.pool, size, wait)?));
+            return Ok(settings.from_pool(beside(shared.connections.users(), size, wait)?));
         };
         let (own, pool) = (connector.own().pool(size, wait)?, connector.pool(size, wait)?);
         Ok(settings.build(Some(connector.clone()), own, pool, shared.server))
