@@ -406,7 +406,7 @@ impl Store for PgStore {
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
         let Shared { settings, connector, connections, .. } = &*self.shared;
-        Ok(Some(Arc::new(settings.small(connector.as_ref(), connections.own())?)))
+        Ok(Some(Arc::new(settings.small(connector.as_ref(), connections)?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {

@@ -239,7 +239,7 @@ impl Hub {
     async fn listen(self: &Arc<Self>, connections: &Arc<Connections>) -> Result<()> {
         let mut listening = self.listener.lock().await;
         if !*listening {
-            let retirements = connections.retirements();
+            let retirements = connections.retirement().changes();
             let conn = self.open(connections).await?;
             tokio::spawn(listen(Arc::downgrade(self), Arc::clone(connections), conn, retirements));
             *listening = true;

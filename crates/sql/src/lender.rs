@@ -1,5 +1,6 @@
 //! Lending the connections of a store, until their server takes no more writes.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use deadpool::managed::{Manager, Metrics};
@@ -8,6 +9,28 @@ use diesel_async::pooled_connection::{
     AsyncDieselConnectionManager, PoolError as ManagerError, PoolableConnection,
 };
 use tokio::sync::watch;
+
+/// The moment before which connections were opened that are not used any more. Clones are handles on the same moment.
+#[derive(Debug, Clone)]
+pub struct Retirement(Arc<watch::Sender<Option<Instant>>>);
+
+impl Default for Retirement {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl Retirement {
+    /// Whether the connection with these metrics is not to be used any more.
+    pub fn is_past(&self, metrics: &Metrics) -> bool {
+        self.0.borrow().is_some_and(|moment| metrics.created < moment)
+    }
+
+    /// Changes whenever connections are retired, for those that are no part of a pool.
+    pub fn changes(&self) -> watch::Receiver<Option<Instant>> {
+        self.0.subscribe()
+    }
+}
 
 /// Lends the connections of a store.
 ///
@@ -22,8 +45,7 @@ where
 {
     own: Pool<C>,
     users: Pool<C>,
-    /// Connections that were opened before this moment are not lent any more.
-    retired: watch::Sender<Option<Instant>>,
+    retirement: Retirement,
 }
 
 impl<C> Lender<C>
@@ -31,9 +53,10 @@ where
     C: PoolableConnection + 'static,
     AsyncDieselConnectionManager<C>: Manager<Type = C, Error = ManagerError>,
 {
-    /// `own` is the pool that is lent from. `users` is the pool for the transactions of users, or the same one.
-    pub fn new(own: Pool<C>, users: Pool<C>) -> Self {
-        Self { own, users, retired: watch::Sender::new(None) }
+    /// `own` is the pool that is lent from. `users` is the pool for the transactions of users, or the same one. `retirement` is what they
+    /// were [made with](crate::pool::pool), or a new one if they were made elsewhere.
+    pub fn new(own: Pool<C>, users: Pool<C>, retirement: Retirement) -> Self {
+        Self { own, users, retirement }
     }
 
     /// The pool that is lent from.
@@ -53,17 +76,17 @@ where
     pub async fn get(&self) -> Result<Object<C>, PoolError> {
         loop {
             let object = self.own.get().await?;
-            if !self.is_retired(Object::metrics(&object)) {
+            if !self.retirement.is_past(Object::metrics(&object)) {
                 return Ok(object);
             }
-            // It was in use when the others of its age were closed. Each turn of the loop closes one of those.
+            // A pool that was made elsewhere: the connection was in use when the others of its age were closed.
             drop(Object::take(object));
         }
     }
 
     /// A connection with these metrics was refused a write because its server is read-only. If it was retired before, this is no news.
     pub fn retire(&self, metrics: &Metrics) {
-        if !self.is_retired(metrics) {
+        if !self.retirement.is_past(metrics) {
             self.retire_all();
         }
     }
@@ -71,19 +94,15 @@ where
     /// The same for a connection of which it is not known when it was opened.
     pub fn retire_all(&self) {
         let now = Instant::now();
-        self.retired.send_replace(Some(now));
+        self.retirement.0.send_replace(Some(now));
         for pool in [&self.own, &self.users] {
             drop(pool.retain(|_, metrics| metrics.created >= now));
         }
         tracing::warn!("the server is read-only: its connections are closed, and the next ones opened anew");
     }
 
-    /// Changes whenever connections are retired, for those that are no part of a pool.
-    pub fn retirements(&self) -> watch::Receiver<Option<Instant>> {
-        self.retired.subscribe()
-    }
-
-    fn is_retired(&self, metrics: &Metrics) -> bool {
-        self.retired.borrow().is_some_and(|moment| metrics.created < moment)
+    /// When connections were last retired.
+    pub fn retirement(&self) -> &Retirement {
+        &self.retirement
     }
 }

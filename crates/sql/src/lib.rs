@@ -26,7 +26,7 @@ mod tx_error;
 pub use crate::bucket::Bucket;
 pub use crate::facts::{Facts, explain_finished};
 #[cfg(feature = "pool")]
-pub use crate::lender::Lender;
+pub use crate::lender::{Lender, Retirement};
 pub use crate::page::{after, beyond, page};
 pub use crate::policy::{Flag, PolicyRow, micros};
 pub use crate::prefix::TablePrefix;

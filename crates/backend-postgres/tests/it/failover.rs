@@ -80,12 +80,18 @@ async fn a_store_goes_on_after_the_first_refusal() {
     let mut node = Node::read_only().await;
     let store = PgStore::builder().pool_size(CONNECTIONS).connect(&node.url).await.unwrap();
     fill(&store).await;
+    let heartbeats = store.dedicated().await.unwrap().unwrap();
+    heartbeats.now().await.unwrap();
+    let in_use = store.pool().get().await.unwrap();
     node.fails_over().await;
     recovers("enqueue", async || store.enqueue(&[job()]).await).await;
     // The other connections were given up with the first.
     for _ in 0..CONNECTIONS {
         store.reclaim(BatchSize::ONE).await.unwrap();
     }
+    heartbeats.reclaim(BatchSize::ONE).await.unwrap();
+    drop(in_use);
+    store.pool().get().await.unwrap().batch_execute("CREATE TABLE mine ()").await.unwrap();
     assert_eq!(store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap().len(), 1);
     node.end().await;
 }
