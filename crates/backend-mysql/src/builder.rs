@@ -9,7 +9,7 @@ use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
 use leasehold_gather::Gatherer;
-use leasehold_sql::{Subscribers, TablePrefix};
+use leasehold_sql::{Lender, Retirement, Subscribers, TablePrefix};
 
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
@@ -89,13 +89,14 @@ impl MysqlStoreBuilder {
     /// server takes no packets of that size.
     pub async fn connect(self, url: &str) -> Result<MysqlStore> {
         let connector = Connector::parse(url)?;
-        let own = connector.own().pool(self.pool_size, self.pool_wait)?;
+        let (size, wait, retirement) = (self.pool_size, self.pool_wait, Retirement::default());
+        let own = connector.own().pool(size, wait, &retirement)?;
         let lent = own.get().await;
         let mut conn = lent.map_err(|error| StoreError::unavailable("connect", error))?;
         let server = self.look_at(&mut conn).await?;
         drop(conn);
-        let pool = connector.pool(self.pool_size, self.pool_wait)?;
-        Ok(self.build(Some(connector), own, pool, server))
+        let pool = connector.pool(size, wait, &retirement)?;
+        Ok(self.build(Some(connector), Lender::new(own, pool, retirement), server))
     }
 
     /// Works on connections of a pool that is there already, and looks at nothing before it is used: neither how large a packet
@@ -103,7 +104,8 @@ impl MysqlStoreBuilder {
     /// (`lc_messages`): else deadlocks are errors and not done again. `autocommit` must be on, as diesel needs it too. Sessions may be
     /// at any isolation level: the store's own transactions are at READ COMMITTED, and the session is left as it was.
     pub fn from_pool(self, pool: Pool<AsyncMysqlConnection>) -> MysqlStore {
-        self.build(None, pool.clone(), pool, Server { has_returning: false })
+        let connections = Lender::new(pool.clone(), pool, Retirement::default());
+        self.build(None, connections, Server { has_returning: false })
     }
 
     /// What the server can do, and whether that is enough.
@@ -124,8 +126,7 @@ impl MysqlStoreBuilder {
     fn build(
         self,
         connector: Option<Connector>,
-        own: Pool<AsyncMysqlConnection>,
-        pool: Pool<AsyncMysqlConnection>,
+        connections: Lender<AsyncMysqlConnection>,
         server: Server,
     ) -> MysqlStore {
         let capabilities = Capabilities {
@@ -135,8 +136,7 @@ impl MysqlStoreBuilder {
             ..Capabilities::full()
         };
         let shared = Shared {
-            own,
-            pool,
+            connections,
             sql: Statements::new(&self.prefix, server.has_returning),
             hub: Arc::new(Subscribers::default()),
             poller: std::sync::Once::new(),
@@ -153,15 +153,19 @@ impl MysqlStoreBuilder {
         MysqlStore { shared: Arc::new(shared) }
     }
 
-    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does.
+    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does. They are
+    /// retired together with those that are there.
     pub(crate) fn small(&self, shared: &Shared) -> Result<MysqlStore> {
         let settings = Self { pool_size: 2, polling: false, ..self.clone() };
-        let (size, wait) = (settings.pool_size, settings.pool_wait);
+        let (size, wait, retirement) =
+            (settings.pool_size, settings.pool_wait, shared.connections.retirement().clone());
         let Some(connector) = &shared.connector else {
-            return Ok(settings.from_pool(beside(&shared.pool, size, wait)?));
+            let pool = beside(shared.connections.users(), size, wait, &retirement)?;
+            return Ok(settings.build(None, Lender::new(pool.clone(), pool, retirement), shared.server));
         };
-        let (own, pool) = (connector.own().pool(size, wait)?, connector.pool(size, wait)?);
-        Ok(settings.build(Some(connector.clone()), own, pool, shared.server))
+        let own = connector.own().pool(size, wait, &retirement)?;
+        let pool = connector.pool(size, wait, &retirement)?;
+        Ok(settings.build(Some(connector.clone()), Lender::new(own, pool, retirement), shared.server))
     }
 }
 

@@ -8,6 +8,7 @@ use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use futures_util::FutureExt;
 use leasehold_core::{Invalid, Problem, Result};
+use leasehold_sql::Retirement;
 use leasehold_sql::pool::{Checks, Size};
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts};
 use percent_encoding::percent_decode_str;
@@ -103,13 +104,23 @@ impl Connector {
     }
 
     /// A pool of up to `connections`, in which a caller waits for a free one for up to `wait`.
-    pub(crate) fn pool(&self, connections: usize, wait: Duration) -> Result<Pool<AsyncMysqlConnection>> {
+    pub(crate) fn pool(
+        &self,
+        connections: usize,
+        wait: Duration,
+        retirement: &Retirement,
+    ) -> Result<Pool<AsyncMysqlConnection>> {
         let connector = self.clone();
         let open = move || {
             let connector = connector.clone();
             async move { connector.open().await }.boxed()
         };
-        leasehold_sql::pool::pool(open, Size { connections, wait, create: PATIENCE }, CHECKS)
+        leasehold_sql::pool::pool(
+            open,
+            Size { connections, wait, create: PATIENCE },
+            CHECKS,
+            retirement.clone(),
+        )
     }
 }
 
@@ -118,8 +129,14 @@ pub(crate) fn beside(
     pool: &Pool<AsyncMysqlConnection>,
     connections: usize,
     wait: Duration,
+    retirement: &Retirement,
 ) -> Result<Pool<AsyncMysqlConnection>> {
-    leasehold_sql::pool::beside(pool, Size { connections, wait, create: PATIENCE }, CHECKS)
+    leasehold_sql::pool::beside(
+        pool,
+        Size { connections, wait, create: PATIENCE },
+        CHECKS,
+        retirement.clone(),
+    )
 }
 
 /// Without the password.

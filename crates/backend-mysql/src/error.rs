@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Again(BoxError),
     /// The same, but it would take as long again: a lock that did not come in time, a statement that took too long or was ended.
     Late(BoxError),
+    /// The server takes no writes, at least not from this session: it is read-only, or has lost its cluster. Nothing was done.
+    ReadOnly(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
     /// An answer that is an error to the caller.
@@ -24,7 +26,7 @@ impl Failure {
     /// What the caller is told of it, if nothing can have been done.
     pub(crate) fn told(self, operation: &'static str) -> StoreError {
         match self {
-            Self::Lost(source) | Self::Again(source) | Self::Late(source) => {
+            Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
                 StoreError::unavailable(operation, source)
             }
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
@@ -44,14 +46,19 @@ impl Failure {
         matches!(self, Self::Lost(_))
     }
 
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::ReadOnly(_))
+    }
+
     /// Whether the same may succeed if it is done again from the start, at once.
     pub(crate) fn is_again(&self) -> bool {
         matches!(self, Self::Again(_))
     }
 
-    /// Whether the server has given up, and may have undone the whole transaction.
-    pub(crate) fn is_given_up(&self) -> bool {
-        matches!(self, Self::Again(_) | Self::Late(_))
+    /// Whether the transaction cannot be committed any more: its connection is gone, its server takes no writes, or the server has given up
+    /// and may have undone the whole of it.
+    pub(crate) fn breaks_transaction(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Again(_) | Self::Late(_) | Self::ReadOnly(_))
     }
 }
 
@@ -66,13 +73,14 @@ impl From<DieselError> for Failure {
         match &error {
             DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => Self::Taken(error.into()),
             DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
-                Self::Again(error.into())
+                Self::ReadOnly(error.into()) // 1792
             }
             // diesel-async keeps no code of these: only the words are left. The store asks for English ones.
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 message if is_late(message) => Self::Late(error.into()),
                 message if is_given_up(message) => Self::Again(error.into()),
+                message if is_read_only(message) => Self::ReadOnly(error.into()),
                 message if is_missing(message) => {
                     let message = format!("{message}: was MysqlStore::migrate run?");
                     Self::Other(message.into())
@@ -107,19 +115,35 @@ fn is_late(message: &str) -> bool {
         .any(|words| message.starts_with(words))
 }
 
-/// 1213 and 1020: the server has given up on this statement or transaction alone. 1290 and 1836: it takes no writes at the
-/// moment.
+/// 1213 and 1020: the server has given up on this statement or transaction alone. 3101 and 1180: the other members of a cluster have
+/// refused the transaction when it was to be committed, or the storage engine has.
 fn is_given_up(message: &str) -> bool {
-    [
-        "Deadlock found",
-        "Record has changed since last read",
-        "The MySQL server is running with the --read-only option",
-        "The MySQL server is running with the --super-read-only option",
-        "The MariaDB server is running with the --read-only option",
-        "Running in read-only mode",
-    ]
-    .iter()
-    .any(|words| message.starts_with(words))
+    let is_refused_commit = message.starts_with("Got error") && message.ends_with("during COMMIT");
+    is_refused_commit
+        || [
+            "Deadlock found",
+            "Record has changed since last read",
+            "Plugin instructed the server to rollback the current transaction",
+        ]
+        .iter()
+        .any(|words| message.starts_with(words))
+}
+
+/// 1290, 1836 and 3032: the server is read-only or offline. 1047 and 3100: it has lost its cluster, or is not yet a part of it. Galera says so of
+/// some statements under other codes, always with the same words.
+fn is_read_only(message: &str) -> bool {
+    let is_running_so = message.contains("server is running with the --")
+        && ["read-only option", "read_only option"].iter().any(|words| message.contains(words));
+    is_running_so
+        || message.to_ascii_lowercase().contains("not connected to primary component")
+        || [
+            "Running in read-only mode",
+            "The server is currently in offline mode",
+            "WSREP has not yet prepared node for application use",
+            "Error on observer while running replication hook",
+        ]
+        .iter()
+        .any(|words| message.starts_with(words))
 }
 
 /// 1146: the tables are not there.
@@ -130,4 +154,60 @@ fn is_missing(message: &str) -> bool {
 /// Whether the server has broken a deadlock: 1213.
 pub(crate) fn is_deadlock(failure: &Failure) -> bool {
     matches!(failure, Failure::Again(source) if source.to_string().contains("Deadlock found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use diesel::result::{DatabaseErrorKind, Error};
+
+    use super::Failure;
+
+    fn of(message: &str) -> Failure {
+        Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(message.to_owned())).into()
+    }
+
+    #[test]
+    fn a_server_that_takes_no_writes_is_unavailable() {
+        for message in [
+            "The MySQL server is running with the --read-only option so it cannot execute this statement",
+            "The MySQL server is running with the --super-read-only option so it cannot execute this statement",
+            "The MariaDB server is running with the --read-only option so it cannot execute this statement",
+            "The MySQL server is running with the --read_only option so it cannot execute this statement",
+            "Running in read-only mode",
+            "The server is currently in offline mode",
+            "WSREP has not yet prepared node for application use",
+            "Error while appending streaming replication fragment(provider status: Not connected to Primary Component)",
+            "Error on observer while running replication hook 'before_commit'.",
+        ] {
+            assert!(matches!(of(message), Failure::ReadOnly(_)), "{message}");
+            let told = of(message).told_in_doubt("enqueue");
+            assert!(told.is_retryable() && !told.is_unknown(), "{message}: {told:?}");
+        }
+        let kind = DatabaseErrorKind::ReadOnlyTransaction;
+        let message = "Cannot execute statement in a READ ONLY transaction".to_owned();
+        assert!(matches!(Error::DatabaseError(kind, Box::new(message)).into(), Failure::ReadOnly(_)));
+    }
+
+    #[test]
+    fn a_transaction_that_a_cluster_has_refused_is_done_again() {
+        for message in [
+            "Deadlock found when trying to get lock; try restarting transaction",
+            "Plugin instructed the server to rollback the current transaction.",
+            "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT",
+        ] {
+            assert!(matches!(of(message), Failure::Again(_)), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_alike_is_an_error_to_the_caller() {
+        for message in [
+            "The MySQL server is running with the --secure-file-priv option so it cannot execute this statement",
+            "The MySQL server is running with the --skip-grant-tables option so it cannot execute this statement",
+            "Got error 28 from storage engine",
+            "Unknown command",
+        ] {
+            assert!(matches!(of(message), Failure::Other(_)), "{message}");
+        }
+    }
 }

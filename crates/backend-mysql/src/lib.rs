@@ -81,7 +81,7 @@ use leasehold_core::{
     Redrive, Redriven, Result, SettleOutcome, Store, StoreError, Verdict, Wakeups, backend,
 };
 use leasehold_gather::{Courier, Gatherer};
-use leasehold_sql::Subscribers;
+use leasehold_sql::{Lender, Subscribers};
 pub use leasehold_sql::{TablePrefix, TxError};
 
 pub use crate::builder::MysqlStoreBuilder;
@@ -98,10 +98,8 @@ pub struct MysqlStore {
 
 /// What the handles share.
 pub(crate) struct Shared {
-    /// For the store's own statements.
-    own: Pool<AsyncMysqlConnection>,
-    /// For the transactions of users.
-    pool: Pool<AsyncMysqlConnection>,
+    /// The pools: one for the store's own statements, one for the transactions of users.
+    connections: Lender<AsyncMysqlConnection>,
     sql: Arc<Statements>,
     hub: Arc<Subscribers>,
     poller: Once,
@@ -144,7 +142,7 @@ impl MysqlStore {
     /// # Errors
     /// [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables.
     pub async fn migrate(&self) -> Result<()> {
-        let lent = self.shared.own.get().await;
+        let lent = self.shared.connections.get().await;
         let conn = Object::take(lent.map_err(|error| StoreError::unavailable("migrate", error))?);
         migrate::migrate(conn, &self.shared.prefix).await
     }
@@ -157,7 +155,7 @@ impl MysqlStore {
     /// A pool of connections to the same database, for transactions of your own, at READ COMMITTED. It is another than the
     /// store's own pool, unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncMysqlConnection> {
-        &self.shared.pool
+        self.shared.connections.users()
     }
 
     /// How often the server has broken a deadlock at the cost of an operation of this store, which was then done again. In

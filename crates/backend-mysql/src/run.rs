@@ -22,7 +22,7 @@ use crate::session::Session;
 
 /// How often an operation that the server has given up on is done again.
 const TRIES: u32 = 20;
-/// How often an operation whose connection was dead before anything was done is tried on another.
+/// How often an operation whose connection was dead before anything was done, or whose server takes no writes, is tried on another.
 const CONNECTIONS: u32 = 3;
 /// How long to wait before that: doubled up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -63,7 +63,7 @@ impl Shared {
         let mut pause = PAUSE.0;
         let (mut tries, mut connections) = (0, 0);
         loop {
-            let lent = self.own.get().await;
+            let lent = self.connections.get().await;
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
             let number = cancel::number(&mut conn);
             let mut session = Session::own(&mut conn, &self.sql);
@@ -84,9 +84,13 @@ impl Shared {
             };
             let in_doubt = session.is_in_doubt();
             let is_clean = !failure.is_lost()
+                && !failure.is_read_only()
                 && session.roll_back().await.is_ok()
                 && session.free_names().await.is_ok()
                 && !caller.is_gone;
+            if failure.is_read_only() {
+                self.connections.retire(Object::metrics(&conn));
+            }
             give_back(conn, is_clean);
             if caller.is_gone {
                 return Err(failure.told_in_doubt(operation));
@@ -99,7 +103,8 @@ impl Shared {
                 tracing::debug!(operation, tries, "the server has given up on it: again");
                 tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
                 pause = (pause * 2).min(PAUSE.1);
-            } else if failure.is_lost() && !in_doubt && connections < CONNECTIONS {
+            } else if connections < CONNECTIONS && (failure.is_read_only() || failure.is_lost() && !in_doubt)
+            {
                 connections += 1;
             } else if in_doubt {
                 return Err(failure.told_in_doubt(operation));

@@ -89,7 +89,10 @@ impl Shared {
         in_transaction(conn, operation)?;
         let mut session = Session::users(conn, &self.sql);
         let done = work(&mut session, input).await;
-        if done.as_ref().is_err_and(|failure| failure.is_given_up() || failure.is_lost()) {
+        if done.as_ref().is_err_and(Failure::is_read_only) {
+            self.connections.retire_all();
+        }
+        if done.as_ref().is_err_and(Failure::breaks_transaction) {
             // The server may have undone all of it, and what is said next would be a transaction of its own.
             AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
         }

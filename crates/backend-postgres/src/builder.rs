@@ -7,9 +7,11 @@ use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
 use leasehold_gather::Gatherer;
+use leasehold_sql::Retirement;
 
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
+use crate::lent::Connections;
 use crate::migrate;
 use crate::schema::Schema;
 use crate::sql::Statements;
@@ -93,9 +95,7 @@ impl PgStoreBuilder {
     /// As [`PgStore::connect`].
     pub async fn connect(self, url: &str) -> Result<PgStore> {
         let connector = Connector::parse(url)?;
-        let own = self.own_pool(&connector, self.pool_size)?;
-        let pool = connect::pool(&connector, self.pool_size, self.pool_wait)?;
-        let store = self.build(own, pool, Some(connector));
+        let store = self.clone().open(&connector, self.pool_size, Retirement::default())?;
         let mut conn = store.shared.connection("connect").await?;
         let checked = migrate::check_version(&mut conn, &store.shared.schema).await;
         conn.give_back();
@@ -106,23 +106,21 @@ impl PgStoreBuilder {
     /// Works on connections of a pool that is there already. Give it `RecyclingMethod::Fast`: a ping before each statement
     /// would double the cost of small ones. If nobody else works on it, say [`PgStore::SETTINGS`] on each connection.
     pub fn from_pool(self, pool: Pool<AsyncPgConnection>) -> PgStore {
-        self.build(pool.clone(), pool, None)
+        self.build(Connections::new(pool.clone(), pool, Retirement::default()), None)
     }
 
-    /// A pool for the store's own statements. Behind PgBouncer nothing is set: it would come to others there.
-    fn own_pool(&self, connector: &Connector, size: usize) -> Result<Pool<AsyncPgConnection>> {
-        match self.wakeups {
-            WakeupMode::Notify => connect::pool(&connector.tuned(), size, self.pool_wait),
-            WakeupMode::Local => connect::pool(connector, size, self.pool_wait),
-        }
+    /// A store with pools of its own. Behind PgBouncer nothing is set on a connection: it would come to others there.
+    fn open(self, connector: &Connector, size: usize, retirement: Retirement) -> Result<PgStore> {
+        let pool = |connector: &Connector| connect::pool(connector, size, self.pool_wait, &retirement);
+        let own = match self.wakeups {
+            WakeupMode::Notify => pool(&connector.tuned()),
+            WakeupMode::Local => pool(connector),
+        };
+        let connections = Connections::new(own?, pool(connector)?, retirement);
+        Ok(self.build(connections, Some(connector.clone())))
     }
 
-    fn build(
-        self,
-        own: Pool<AsyncPgConnection>,
-        pool: Pool<AsyncPgConnection>,
-        connector: Option<Connector>,
-    ) -> PgStore {
+    fn build(self, connections: Connections, connector: Option<Connector>) -> PgStore {
         let can_listen = self.wakeups == WakeupMode::Notify;
         let capabilities = Capabilities {
             shared_wakeups: can_listen,
@@ -132,8 +130,7 @@ impl PgStoreBuilder {
         };
         PgStore {
             shared: Arc::new(Shared {
-                own,
-                pool,
+                connections: Arc::new(connections),
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups, capabilities.events),
                 memory: Memory::new(can_listen && connector.is_some()),
@@ -147,17 +144,14 @@ impl PgStoreBuilder {
         }
     }
 
-    /// One more store like this one, with two connections of its own: opened as we know how, or else as `pool` does.
-    pub(crate) fn small(
-        &self,
-        connector: Option<&Connector>,
-        pool: &Pool<AsyncPgConnection>,
-    ) -> Result<PgStore> {
+    /// One more store like this one, with two connections of its own: opened as we know how, or else as the pool that is there does. They
+    /// are retired together with those that are there.
+    pub(crate) fn small(&self, connector: Option<&Connector>, beside: &Connections) -> Result<PgStore> {
+        let retirement = beside.retirement().clone();
         let Some(connector) = connector else {
-            return Ok(self.clone().from_pool(connect::beside(pool, 2, self.pool_wait)?));
+            let pool = connect::beside(beside.own(), 2, self.pool_wait, &retirement)?;
+            return Ok(self.clone().build(Connections::new(pool.clone(), pool, retirement), None));
         };
-        let own = self.own_pool(connector, 2)?;
-        let pool = connect::pool(connector, 2, self.pool_wait)?;
-        Ok(self.clone().build(own, pool, Some(connector.clone())))
+        self.clone().open(connector, 2, retirement)
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Again(BoxError),
     /// The same, but it would take as long again: a lock that did not come in time, a timeout, a cancelled statement.
     Late(BoxError),
+    /// The server takes no writes, at least not from this session: it is a standby, or has become one. Nothing was done.
+    ReadOnly(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
     /// Anything else.
@@ -30,7 +32,7 @@ impl Failure {
     pub(crate) fn told(self, operation: &'static str, effect: Effect) -> StoreError {
         match self {
             Self::Lost(source) if effect == Effect::Write => StoreError::unknown(operation, source),
-            Self::Lost(source) | Self::Again(source) | Self::Late(source) => {
+            Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
                 StoreError::unavailable(operation, source)
             }
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
@@ -39,6 +41,10 @@ impl Failure {
 
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Self::Lost(_))
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::ReadOnly(_))
     }
 
     /// Whether the same statement may succeed at once.
@@ -54,9 +60,8 @@ impl From<DieselError> for Failure {
         };
         match &error {
             DieselError::DatabaseError(ClosedConnection | UnableToSendCommand, _) => Self::Lost(error.into()),
-            DieselError::DatabaseError(SerializationFailure | ReadOnlyTransaction, _) => {
-                Self::Again(error.into())
-            }
+            DieselError::DatabaseError(SerializationFailure, _) => Self::Again(error.into()),
+            DieselError::DatabaseError(ReadOnlyTransaction, _) => Self::ReadOnly(error.into()),
             DieselError::DatabaseError(UniqueViolation, _) => Self::Taken(error.into()),
             // diesel-async keeps no SQLSTATE of these: only the words are left.
             DieselError::DatabaseError(_, information) => match information.message() {
@@ -116,7 +121,8 @@ impl Failure {
             // Of a session that idled in its transaction for too long, too.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => Self::Lost(error),
             _ if state.starts_with("08") => Self::Lost(error),
-            "40001" | "40P01" | "25006" => Self::Again(error),
+            "40001" | "40P01" => Self::Again(error),
+            "25006" => Self::ReadOnly(error),
             "55P03" | "57014" => Self::Late(error),
             "23505" => Self::Taken(error),
             _ => Self::Other(error),
@@ -152,9 +158,10 @@ mod tests {
         for state in ["08006", "08P01", "57P01", "57P02", "57P03", "25P03"] {
             assert!(matches!(of(state), Failure::Lost(_)), "{state}");
         }
-        for state in ["40001", "40P01", "25006"] {
+        for state in ["40001", "40P01"] {
             assert!(matches!(of(state), Failure::Again(_)), "{state}");
         }
+        assert!(matches!(of("25006"), Failure::ReadOnly(_)));
         for state in ["55P03", "57014"] {
             assert!(matches!(of(state), Failure::Late(_)), "{state}");
         }

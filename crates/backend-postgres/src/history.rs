@@ -43,7 +43,7 @@ async fn redrive_once(
         (request.limit.get() as i32).into(),
     ];
     let rows: Vec<(i64, Option<String>)> =
-        Statement::<(BigInt, Nullable<Text>)>::planned_anew(&sql.redrive, params).rows(conn).await?;
+        Statement::<(BigInt, Nullable<Text>)>::new(&sql.redrive, params).rows(conn).await?;
     let mut answer = Redriven::default();
     let mut queues = Vec::new();
     for (id, queue) in rows {

@@ -1,11 +1,13 @@
 //! A connection lent by the pool.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 use leasehold_core::{Result, StoreError};
+use leasehold_sql::Lender;
 use tokio_postgres::CancelToken;
 
 use crate::Shared;
@@ -15,7 +17,10 @@ use crate::error::{Effect, Failure};
 /// How long a statement whose future was dropped may take to be cancelled.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection for one operation. If it turns out to be dead, the pool does not lend it again.
+/// The pools: one for the store's own statements, one for the transactions of users.
+pub(crate) type Connections = Lender<AsyncPgConnection>;
+
+/// A connection for one operation. If it turns out to be dead, or its server to be read-only, the pool does not lend it again.
 ///
 /// If it is dropped before it was [judged](Self::judge), its statement is on the way. On a connection that the store has opened,
 /// the statement is then cancelled on the server, so that no server process goes on waiting for a lock; and the pool does not lend
@@ -24,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// none can be left open.
 pub(crate) struct Lent {
     object: Object<AsyncPgConnection>,
+    connections: Arc<Connections>,
     operation: &'static str,
     /// How the connection was opened, if the store did it. Taken when the answer is there.
     connector: Option<Connector>,
@@ -33,12 +39,17 @@ impl Shared {
     /// A connection for `operation`.
     pub(crate) async fn connection(&self, operation: &'static str) -> Result<Lent> {
         let object = self.lend(operation).await?;
-        Ok(Lent { object, operation, connector: self.connector.clone() })
+        Ok(Lent {
+            object,
+            connections: Arc::clone(&self.connections),
+            operation,
+            connector: self.connector.clone(),
+        })
     }
 
     /// The same, as the pool has it.
     pub(crate) async fn lend(&self, operation: &'static str) -> Result<Object<AsyncPgConnection>> {
-        self.own.get().await.map_err(|error| StoreError::unavailable(operation, error))
+        self.connections.get().await.map_err(|error| StoreError::unavailable(operation, error))
     }
 }
 
@@ -46,8 +57,8 @@ impl Lent {
     /// Gives the connection back, or up, and tells the caller what a failure means.
     pub(crate) fn judge<T>(mut self, answer: Result<T, Failure>, effect: Effect) -> Result<T> {
         self.connector = None;
-        if answer.as_ref().is_err_and(Failure::is_lost) {
-            self.give_up();
+        if let Err(failure) = &answer {
+            give_up_after(&self.connections, &mut self.object, failure);
         }
         answer.map_err(|failure| failure.told(self.operation, effect))
     }
@@ -56,17 +67,31 @@ impl Lent {
     pub(crate) fn give_back(mut self) {
         self.connector = None;
     }
+}
 
-    /// The pool closes what is marked so when it is about to lend it.
-    fn give_up(&mut self) {
-        AnsiTransactionManager::transaction_manager_status_mut(&mut *self.object).set_in_error();
+/// Gives a connection up if it is dead, and with all of its age if its server is read-only.
+pub(crate) fn give_up_after(
+    connections: &Connections,
+    object: &mut Object<AsyncPgConnection>,
+    failure: &Failure,
+) {
+    if failure.is_read_only() {
+        connections.retire(Object::metrics(object));
     }
+    if failure.is_read_only() || failure.is_lost() {
+        give_up(object);
+    }
+}
+
+/// The pool closes what is marked so when it is about to lend it.
+pub(crate) fn give_up(conn: &mut AsyncPgConnection) {
+    AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         let Some(connector) = self.connector.take() else { return };
-        self.give_up();
+        give_up(&mut self.object);
         // Without a runtime, or with one that is shutting down, nothing is cancelled: the timeout for locks ends the wait.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn(cancel(self.object.cancel_token(), connector, self.operation)));

@@ -91,6 +91,7 @@ use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
 use crate::events::News;
+use crate::lent::Connections;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 pub use crate::tx::TxError;
@@ -106,10 +107,7 @@ pub struct PgStore {
 
 /// What the handles share.
 pub(crate) struct Shared {
-    /// For the store's own statements.
-    own: Pool<AsyncPgConnection>,
-    /// For the transactions of users.
-    pool: Pool<AsyncPgConnection>,
+    connections: Arc<Connections>,
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     memory: Memory,
@@ -167,7 +165,7 @@ impl PgStore {
     /// A pool of connections to the same database, for transactions of your own. It is another than the store's own pool,
     /// unless that was given to [`from_pool`](Self::from_pool), and opens nothing before it is used.
     pub fn pool(&self) -> &Pool<AsyncPgConnection> {
-        &self.shared.pool
+        self.shared.connections.users()
     }
 }
 
@@ -181,12 +179,12 @@ impl Shared {
     /// Tells what has happened, to those who subscribe to events.
     fn tell(&self, news: impl FnOnce() -> News) {
         if self.hub.has_bulletin() {
-            self.hub.tell(&self.own, &self.sql, news());
+            self.hub.tell(&self.connections, &self.sql, news());
         }
     }
 
     fn wake<N: AsRef<str>>(&self, queues: impl IntoIterator<Item = N>) {
-        self.hub.wake(&self.own, &self.sql, queues);
+        self.hub.wake(&self.connections, &self.sql, queues);
     }
 }
 
@@ -401,15 +399,16 @@ impl Store for PgStore {
     }
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
-        Ok(Some(Arc::new(self.shared.settings.small(self.shared.connector.as_ref(), &self.shared.own)?)))
+        let Shared { settings, connector, connections, .. } = &*self.shared;
+        Ok(Some(Arc::new(settings.small(connector.as_ref(), connections)?)))
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
-        self.shared.hub.subscribe(&self.shared.own, queues).await
+        self.shared.hub.subscribe(&self.shared.connections, queues).await
     }
 
     async fn subscribe(&self, queues: &Queues) -> Result<Events> {
-        self.shared.hub.events(&self.shared.own, &self.shared.sql, queues).await
+        self.shared.hub.events(&self.shared.connections, &self.shared.sql, queues).await
     }
 }
 

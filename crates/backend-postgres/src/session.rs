@@ -17,6 +17,7 @@ use leasehold_sql::StoredTime;
 
 use crate::error::Failure;
 use crate::events::{Place, Places};
+use crate::lent;
 use crate::row::Time;
 use crate::statement::{Param, Statement};
 
@@ -60,6 +61,8 @@ pub(crate) trait Session: Send {
     async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure>;
     /// How many rows there were or were changed.
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure>;
+    /// The server is read-only: if the driver allows it, the pool of the connection is told not to lend it again.
+    fn give_up(&mut self) {}
 }
 
 #[async_trait]
@@ -114,5 +117,9 @@ impl Session for AsyncPgConnection {
 
     async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
         Statement::<()>::new(text, params).count(self).await
+    }
+
+    fn give_up(&mut self) {
+        lent::give_up(self);
     }
 }

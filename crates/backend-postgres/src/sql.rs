@@ -27,6 +27,12 @@ const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_nestloop = off
     SET enable_mergejoin = off SET jit = off";
 
+/// The same for those that run seldom and take one of several ways through the indexes: which one depends on the arguments, so each call is
+/// planned for its own.
+const PLANNED_ANEW: &str = "LANGUAGE plpgsql
+    SET plan_cache_mode = force_custom_plan
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off";
+
 macro_rules! statements {
     (
         $(functions of $list:ident: $($function:ident($arguments:literal)),+; only made: [$($made:ident),*];)+
@@ -92,6 +98,9 @@ statements!(
     dequeue_limited_v2(8),
     dequeue_one_v2(10);
     only made: [];
+    functions of REDRIVE:
+    redrive(6);
+    only made: [];
     statements:
     create_limits,
     discard,
@@ -109,7 +118,6 @@ statements!(
     prune,
     receipts,
     record,
-    redrive,
     remove_policy,
     reset_rates,
     resume,
@@ -136,6 +144,7 @@ pub(crate) fn put_in(schema: &Schema, text: &str) -> String {
     text.replace("{schema}", &schema.quoted())
         .replace("{planned_once}", PLANNED_ONCE)
         .replace("{planned_by_hash}", PLANNED_BY_HASH)
+        .replace("{planned_anew}", PLANNED_ANEW)
 }
 
 /// The call of a function with so many arguments.

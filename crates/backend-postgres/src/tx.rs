@@ -91,12 +91,19 @@ impl Shared {
         if jobs.is_empty() {
             return Ok(Vec::new()); // I2
         }
-        let answers =
-            enqueue::enqueue_in(session, &self.sql, jobs).await.map_err(rolled_back("enqueue_in"))?;
+        let enqueued = self.enqueue_on(session, jobs).await;
+        enqueued.map_err(|failure| self.undone(session, "enqueue_in", failure))
+    }
+
+    async fn enqueue_on<S: Session>(
+        &self,
+        session: &mut S,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>, Failure> {
+        let answers = enqueue::enqueue_in(session, &self.sql, jobs).await?;
         let queues = jobs.iter().map(|job| job.queue().as_str());
-        self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("enqueue_in"))?;
-        let news = News::enqueued(jobs, &answers, None);
-        self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("enqueue_in"))?;
+        self.hub.wake_in(session, &self.sql, queues).await?;
+        self.hub.tell_in(session, &self.sql, News::enqueued(jobs, &answers, None)).await?;
         Ok(answers)
     }
 
@@ -107,27 +114,38 @@ impl Shared {
         verdict: Verdict,
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.capabilities)?;
-        let places =
-            self.places(session, std::iter::once(receipt)).await.map_err(rolled_back("settle_in"))?;
-        let answer = settle::settle_in(session, &self.sql, &(*receipt, verdict)).await;
-        let Some((settled, wake)) = answer.map_err(rolled_back("settle_in"))? else {
-            return Err(StoreError::lease_lost("settle_in", *receipt)); // T3
+        let settled = self.settle_on(session, &(*receipt, verdict)).await;
+        let settled = settled.map_err(|failure| self.undone(session, "settle_in", failure))?;
+        settled.ok_or_else(|| StoreError::lease_lost("settle_in", *receipt)) // T3
+    }
+
+    async fn settle_on<S: Session>(
+        &self,
+        session: &mut S,
+        item: &(Receipt, Verdict),
+    ) -> Result<Option<Settled>, Failure> {
+        let (receipt, _) = item;
+        let places = self.places(session, std::iter::once(receipt)).await?;
+        let Some((settled, wake)) = settle::settle_in(session, &self.sql, item).await? else {
+            return Ok(None);
         };
-        let queues = wake.iter().map(String::as_str);
-        self.hub.wake_in(session, &self.sql, queues).await.map_err(rolled_back("settle_in"))?;
+        self.hub.wake_in(session, &self.sql, wake.iter().map(String::as_str)).await?;
         let outcome = SettleOutcome::Settled(settled.clone());
-        let news = News::settled([(receipt, &outcome)], &places);
-        self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("settle_in"))?;
-        Ok(settled)
+        self.hub.tell_in(session, &self.sql, News::settled([(receipt, &outcome)], &places)).await?;
+        Ok(Some(settled))
     }
 
     pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {
         let taken = session.count(&self.sql.once, vec![key.as_str().into()]).await;
-        Ok(taken.map_err(rolled_back("once_in"))? == 1) // T5
+        Ok(taken.map_err(|failure| self.undone(session, "once_in", failure))? == 1) // T5
     }
-}
 
-/// In a transaction that cannot commit any more, nothing was done, whatever happened.
-fn rolled_back(operation: &'static str) -> impl Fn(Failure) -> StoreError {
-    move |failure| failure.told(operation, Effect::Read)
+    /// What the caller is told. In a transaction that cannot commit any more, nothing was done, whatever happened.
+    fn undone<S: Session>(&self, session: &mut S, operation: &'static str, failure: Failure) -> StoreError {
+        if failure.is_read_only() {
+            session.give_up();
+            self.connections.retire_all();
+        }
+        failure.told(operation, Effect::Read)
+    }
 }

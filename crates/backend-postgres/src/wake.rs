@@ -13,18 +13,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use deadpool::managed::Manager;
-use diesel_async::pooled_connection::deadpool::Pool;
 use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use futures_util::StreamExt;
 use leasehold_core::{Events, NewJob, Queues, Result, StoreError, Wakeups};
 use leasehold_sql::Subscribers;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::error::{Effect, Failure};
 use crate::events::{Bulletin, News};
+use crate::lent::{Connections, give_up_after};
 use crate::schema::Schema;
 use crate::session::Session;
 use crate::sql::Statements;
+
+/// Changes whenever connections are retired.
+type Retirements = watch::Receiver<Option<Instant>>;
 
 /// How hints get from one process to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,11 +92,11 @@ impl Hub {
     /// A subscription. It ends when the stream is dropped.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
-        pool: &Pool<AsyncPgConnection>,
+        connections: &Arc<Connections>,
         queues: &Queues,
     ) -> Result<Wakeups> {
         if self.mode == WakeupMode::Notify {
-            self.listen(pool).await?;
+            self.listen(connections).await?;
         }
         Ok(self.subscribers.subscribe(queues))
     }
@@ -101,16 +104,16 @@ impl Hub {
     /// A subscription to events. It ends when the stream is dropped, and never begins if none are told.
     pub(crate) async fn events(
         self: &Arc<Self>,
-        pool: &Pool<AsyncPgConnection>,
+        connections: &Arc<Connections>,
         sql: &Arc<Statements>,
         queues: &Queues,
     ) -> Result<Events> {
         let Some(bulletin) = &self.bulletin else {
             return Ok(Box::pin(futures_util::stream::pending()));
         };
-        self.listen(pool).await?;
+        self.listen(connections).await?;
         let (nonce, mut fences) = bulletin.fence();
-        self.send_soon(pool, sql);
+        self.send_soon(connections, sql);
         let heard = async { while fences.recv().await.is_ok_and(|fence| fence != nonce) {} };
         if tokio::time::timeout(FENCE, heard).await.is_err() {
             tracing::debug!("events from before may still come");
@@ -124,10 +127,10 @@ impl Hub {
     }
 
     /// Tells what has happened.
-    pub(crate) fn tell(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, sql: &Arc<Statements>, news: News) {
+    pub(crate) fn tell(self: &Arc<Self>, connections: &Arc<Connections>, sql: &Arc<Statements>, news: News) {
         if let Some(bulletin) = self.bulletin.as_ref().filter(|_| !news.is_empty()) {
             bulletin.tell(news);
-            self.send_soon(pool, sql);
+            self.send_soon(connections, sql);
         }
     }
 
@@ -177,7 +180,7 @@ impl Hub {
     /// Something became leasable in queues of these names or patterns: tells everybody.
     pub(crate) fn wake<N: AsRef<str>>(
         self: &Arc<Self>,
-        pool: &Pool<AsyncPgConnection>,
+        connections: &Arc<Connections>,
         sql: &Arc<Statements>,
         names: impl IntoIterator<Item = N>,
     ) {
@@ -188,15 +191,15 @@ impl Hub {
         self.subscribers.wake(names.iter().map(String::as_str));
         if self.mode == WakeupMode::Notify {
             self.unsent.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
-            self.send_soon(pool, sql);
+            self.send_soon(connections, sql);
         }
     }
 
     /// Sees that somebody sends what is unsent.
-    fn send_soon(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>, sql: &Arc<Statements>) {
+    fn send_soon(self: &Arc<Self>, connections: &Arc<Connections>, sql: &Arc<Statements>) {
         self.is_unsent.notify_one();
         self.notifier.call_once(|| {
-            tokio::spawn(notify(Arc::downgrade(self), pool.clone(), Arc::clone(sql)));
+            tokio::spawn(notify(Arc::downgrade(self), Arc::clone(connections), Arc::clone(sql)));
         });
     }
 
@@ -233,20 +236,21 @@ impl Hub {
     }
 
     /// Sees that somebody listens for this store.
-    async fn listen(self: &Arc<Self>, pool: &Pool<AsyncPgConnection>) -> Result<()> {
+    async fn listen(self: &Arc<Self>, connections: &Arc<Connections>) -> Result<()> {
         let mut listening = self.listener.lock().await;
         if !*listening {
-            let conn = self.open(pool).await?;
-            tokio::spawn(listen(Arc::downgrade(self), pool.clone(), conn));
+            let retirements = connections.retirement().changes();
+            let conn = self.open(connections).await?;
+            tokio::spawn(listen(Arc::downgrade(self), Arc::clone(connections), conn, retirements));
             *listening = true;
         }
         Ok(())
     }
 
     /// A connection that listens. Not one of the pool's: it would never come back.
-    async fn open(&self, pool: &Pool<AsyncPgConnection>) -> Result<AsyncPgConnection> {
-        let mut conn =
-            pool.manager().create().await.map_err(|error| StoreError::unavailable("wakeups", error))?;
+    async fn open(&self, connections: &Connections) -> Result<AsyncPgConnection> {
+        let opened = connections.own().manager().create().await;
+        let mut conn = opened.map_err(|error| StoreError::unavailable("wakeups", error))?;
         let mut listen = format!("LISTEN {}", self.channel);
         if self.has_bulletin() {
             listen = format!("{listen}; LISTEN {}", self.events_channel());
@@ -258,7 +262,7 @@ impl Hub {
 }
 
 /// Sends what is unsent, for as long as the store is there.
-async fn notify(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, sql: Arc<Statements>) {
+async fn notify(hub: Weak<Hub>, connections: Arc<Connections>, sql: Arc<Statements>) {
     loop {
         let Some(hub) = hub.upgrade() else {
             return;
@@ -270,41 +274,45 @@ async fn notify(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, sql: Arc<Statemen
             let _ = tokio::time::timeout(Duration::from_secs(1), hub.is_unsent.notified()).await;
             continue;
         }
-        if let Err(error) = send(&pool, &sql, &hub.channel, &messages(&hub.origin, names)).await {
+        if let Err(error) = send(&connections, &sql, &hub.channel, &messages(&hub.origin, names)).await {
             tracing::debug!(%error, "a hint was lost: others find the work at their next poll");
         }
-        if let Err(error) = send(&pool, &sql, &hub.events_channel(), &events).await {
+        if let Err(error) = send(&connections, &sql, &hub.events_channel(), &events).await {
             tracing::debug!(%error, "events were lost");
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn send(
-    pool: &Pool<AsyncPgConnection>,
-    sql: &Statements,
-    channel: &str,
-    messages: &[String],
-) -> Result<()> {
+async fn send(connections: &Connections, sql: &Statements, channel: &str, messages: &[String]) -> Result<()> {
     if messages.is_empty() {
         return Ok(());
     }
-    let mut conn = pool.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
+    let mut conn = connections.get().await.map_err(|error| StoreError::unavailable("notify", error))?;
     let params = vec![channel.into(), messages.iter().map(String::as_str).collect()];
     let sent = conn.count(&sql.notify_apart, params).await;
+    if let Err(failure) = &sent {
+        give_up_after(connections, &mut conn, failure);
+    }
     sent.map(drop).map_err(|failure| failure.told("notify", Effect::Read))
 }
 
-/// Hears messages for as long as the store is there, and connects again when the connection is lost.
-async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPgConnection) {
+/// Hears messages for as long as the store is there, and connects again when the connection is lost or retired.
+async fn listen(
+    hub: Weak<Hub>,
+    connections: Arc<Connections>,
+    mut conn: AsyncPgConnection,
+    mut retirements: Retirements,
+) {
     loop {
-        hear(&hub, &mut conn).await;
+        hear(&hub, &mut conn, &retirements).await;
         let (mut wait, mut tries) = (RECONNECT.0, 0);
         conn = loop {
             let Some(hub) = hub.upgrade() else {
                 return;
             };
-            match hub.open(&pool).await {
+            retirements.mark_unchanged();
+            match hub.open(&connections).await {
                 Ok(conn) => {
                     hub.subscribers.wake_all(); // What was said meanwhile was missed: everybody looks once.
                     if tries > 0 {
@@ -325,8 +333,9 @@ async fn listen(hub: Weak<Hub>, pool: Pool<AsyncPgConnection>, mut conn: AsyncPg
     }
 }
 
-/// Hears messages until the connection is lost or the store is gone.
-async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
+/// Hears messages until the connection is lost or retired, or the store is gone. A node that has become read-only says nothing more, so
+/// within a second it is noticed that connections were retired; no sooner, so that a server that stays read-only is asked once in a second.
+async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection, retirements: &Retirements) {
     let mut messages = std::pin::pin!(conn.notifications_stream());
     loop {
         // A connection can be dead without a word: the server, if it is there, hears from us by TCP keep-alives.
@@ -337,6 +346,7 @@ async fn hear(hub: &Weak<Hub>, conn: &mut AsyncPgConnection) {
         match next {
             Ok(Some(Ok(message))) => hub.hear(&message.channel, &message.payload),
             Ok(Some(Err(_)) | None) => return,
+            Err(_) if retirements.has_changed().unwrap_or_default() => return,
             Err(_) => {}
         }
     }

@@ -7,6 +7,8 @@
 
 mod bucket;
 mod facts;
+#[cfg(feature = "pool")]
+mod lender;
 mod page;
 mod policy;
 #[cfg(feature = "pool")]
@@ -23,6 +25,8 @@ mod tx_error;
 
 pub use crate::bucket::Bucket;
 pub use crate::facts::{Facts, explain_finished};
+#[cfg(feature = "pool")]
+pub use crate::lender::{Lender, Retirement};
 pub use crate::page::{after, beyond, page};
 pub use crate::policy::{Flag, PolicyRow, micros};
 pub use crate::prefix::TablePrefix;

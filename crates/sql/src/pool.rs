@@ -15,6 +15,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold_core::{Invalid, Problem, Result, StoreError};
 
+use crate::lender::Retirement;
+
 /// No server of Postgres takes more connections, nor does any other.
 const MAX_SIZE: usize = 262_143;
 const RECYCLE: Duration = Duration::from_secs(5);
@@ -50,7 +52,7 @@ pub struct Size {
 
 /// A pool of connections that `open` opens.
 ///
-/// A connection that died while it lay idle is replaced before anything is sent on it.
+/// A connection that died while it lay idle, or is of before the `retirement`, is replaced before anything is sent on it.
 ///
 /// # Errors
 /// [`Invalid`](StoreError::Invalid) with the field `pool_size` for none or more than a server takes.
@@ -58,6 +60,7 @@ pub fn pool<C>(
     open: impl Fn() -> BoxFuture<'static, ConnectionResult<C>> + Send + Sync + 'static,
     size: Size,
     checks: Checks,
+    retirement: Retirement,
 ) -> Result<Pool<C>>
 where
     C: PoolableConnection + SimpleAsyncConnection + 'static,
@@ -76,6 +79,7 @@ where
         .runtime(Runtime::Tokio1)
         // The warmest first: it is the least likely to need a ping.
         .queue_mode(QueueMode::Lifo)
+        .pre_recycle(unless_retired(retirement))
         .pre_recycle(ping_if_idle(checks))
         .build()
         .map_err(|error| StoreError::backend("connect", error))
@@ -85,7 +89,7 @@ where
 ///
 /// # Errors
 /// As [`pool`].
-pub fn beside<C>(other: &Pool<C>, size: Size, checks: Checks) -> Result<Pool<C>>
+pub fn beside<C>(other: &Pool<C>, size: Size, checks: Checks, retirement: Retirement) -> Result<Pool<C>>
 where
     C: PoolableConnection + SimpleAsyncConnection + 'static,
     AsyncDieselConnectionManager<C>: Manager<Type = C, Error = PoolError>,
@@ -95,7 +99,7 @@ where
         let other = other.clone();
         async move { other.manager().create().await.map_err(refused) }.boxed()
     };
-    pool(open, size, checks)
+    pool(open, size, checks, retirement)
 }
 
 fn refused(error: PoolError) -> ConnectionError {
@@ -111,6 +115,17 @@ fn check_size(size: usize) -> Result<(), Invalid> {
     }
     let (value, min, max) = (size.to_string(), 1.to_string(), MAX_SIZE.to_string());
     Err(Invalid::new("pool_size", Problem::OutOfRange { value, min, max }))
+}
+
+fn unless_retired<C>(retirement: Retirement) -> Hook<C>
+where
+    C: PoolableConnection + SimpleAsyncConnection + 'static,
+    AsyncDieselConnectionManager<C>: Manager<Type = C, Error = PoolError>,
+{
+    Hook::sync_fn(move |_, metrics| match retirement.is_past(metrics) {
+        true => Err(HookError::message("opened before the server became read-only")),
+        false => Ok(()),
+    })
 }
 
 /// Pings connections that lay idle. When one stays silent, those that lay idle as long are given up unasked: after

@@ -3,6 +3,7 @@
 
 mod chaos;
 mod corrupt;
+mod failover;
 mod from_pool;
 mod gather;
 mod migrations;

@@ -15,6 +15,7 @@ mod ground;
 mod measure;
 mod options;
 mod pgbench;
+mod redrive;
 mod server;
 mod snapshot;
 mod tx_settle;

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use leasehold_bench::{Measured, Rates, named};
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, snapshot, tx_settle};
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, redrive, snapshot, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -15,10 +15,11 @@ pub(crate) enum Measure {
     Backlog,
     Snapshot,
     TxSettle,
+    Redrive,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::EnqueueSingle,
         Self::EnqueueBatch,
         Self::Drain,
@@ -26,6 +27,7 @@ impl Measure {
         Self::Backlog,
         Self::Snapshot,
         Self::TxSettle,
+        Self::Redrive,
     ];
 
     /// Measures it once, ours first.
@@ -38,6 +40,7 @@ impl Measure {
             Self::Backlog => backlog::round(bench).await,
             Self::Snapshot => snapshot::round(bench).await,
             Self::TxSettle => tx_settle::round(bench).await,
+            Self::Redrive => redrive::round(bench).await,
         }
     }
 }
@@ -52,6 +55,7 @@ impl Measured for Measure {
             Self::Backlog => "backlog",
             Self::Snapshot => "snapshot",
             Self::TxSettle => "tx_settle",
+            Self::Redrive => "redrive",
         }
     }
 
@@ -61,6 +65,7 @@ impl Measured for Measure {
             Self::Drain | Self::DrainDeadOnly => 0.8,
             Self::Backlog | Self::Snapshot => 0.9,
             Self::TxSettle => 0.7,
+            Self::Redrive => 0.5,
         }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Sizes {
     pub(crate) after: usize,
     /// Jobs that are settled in transactions.
     pub(crate) transactions: usize,
+    /// Dead letters of which some are redriven, few and many.
+    pub(crate) dead_letters: [usize; 2],
 }
 
 const FULL: Sizes = Sizes {
@@ -49,6 +51,7 @@ const FULL: Sizes = Sizes {
     before: 200_000,
     after: 150_000, // In three seconds chance would decide.
     transactions: 10_000,
+    dead_letters: [1_000, 500_000],
 };
 
 /// To see that everything works.
@@ -61,6 +64,7 @@ const QUICK: Sizes = Sizes {
     before: 4_000,
     after: 2_000,
     transactions: 500,
+    dead_letters: [1_000, 5_000],
 };
 
 impl Options {

@@ -6,6 +6,7 @@ use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use futures_util::FutureExt;
 use leasehold_core::Result;
+use leasehold_sql::Retirement;
 use leasehold_sql::pool::{Checks, Size};
 
 use super::Connector;
@@ -18,8 +19,13 @@ pub(super) const CHECKS: Checks = Checks::new("");
 ///
 /// # Errors
 /// [`Invalid`](leasehold_core::StoreError::Invalid) if `size` is nothing or more than a server takes.
-pub(crate) fn pool(connector: &Connector, size: usize, wait: Duration) -> Result<Pool<AsyncPgConnection>> {
-    pool_with(connector, size, wait, CHECKS)
+pub(crate) fn pool(
+    connector: &Connector,
+    size: usize,
+    wait: Duration,
+    retirement: &Retirement,
+) -> Result<Pool<AsyncPgConnection>> {
+    pool_with(connector, size, wait, CHECKS, retirement)
 }
 
 pub(super) fn pool_with(
@@ -27,6 +33,7 @@ pub(super) fn pool_with(
     connections: usize,
     wait: Duration,
     checks: Checks,
+    retirement: &Retirement,
 ) -> Result<Pool<AsyncPgConnection>> {
     let connector = connector.clone();
     let create = CREATE.max(connector.patience());
@@ -34,7 +41,7 @@ pub(super) fn pool_with(
         let connector = connector.clone();
         async move { connector.open().await }.boxed()
     };
-    leasehold_sql::pool::pool(open, Size { connections, wait, create }, checks)
+    leasehold_sql::pool::pool(open, Size { connections, wait, create }, checks, retirement.clone())
 }
 
 /// A pool of up to `size` connections as those of another pool, which do not count there.
@@ -42,6 +49,7 @@ pub(crate) fn beside(
     pool: &Pool<AsyncPgConnection>,
     connections: usize,
     wait: Duration,
+    retirement: &Retirement,
 ) -> Result<Pool<AsyncPgConnection>> {
-    leasehold_sql::pool::beside(pool, Size { connections, wait, create: CREATE }, CHECKS)
+    leasehold_sql::pool::beside(pool, Size { connections, wait, create: CREATE }, CHECKS, retirement.clone())
 }

@@ -2,7 +2,8 @@
 
 use diesel_async::SimpleAsyncConnection;
 use leasehold_core::{
-    BatchSize, Dequeue, Epoch, JobId, NewJob, Receipt, Record, SettleOutcome, Store, StoreError, Verdict,
+    BatchSize, Dequeue, Epoch, JobId, NewJob, Receipt, Record, Redrive, SettleOutcome, Store, StoreError,
+    Verdict,
 };
 use leasehold_postgres::PgStore;
 
@@ -71,6 +72,12 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
                 ('q', 'leased', 0, '2', '{{}}', 1, 5, now(), now() + interval '1 hour', 'old worker', 1, now(), now())"
     );
     conn.batch_execute(&jobs).await.unwrap();
+    let dead = format!(
+        "INSERT INTO {schema}.job_history (id, queue_name, kind, priority, payload, headers, attempts, max_attempts, lease_epoch, status_final,
+                                           last_error, redrives, created_at, finished_at)
+         VALUES (3, 'dead', 'dead', 0, '3', '{{}}', 5, 5, 5, 'dead_letter', '\"no\"', 0, now(), now())"
+    );
+    conn.batch_execute(&dead).await.unwrap();
     let leased = Receipt { job: JobId::new(2), epoch: Epoch::ZERO.next() };
 
     // Before the migration the error says what to do, and afterwards the lease that an old program granted is good.
@@ -82,6 +89,8 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
     assert!(matches!(outcomes[..], [SettleOutcome::Settled(_)]), "{outcomes:?}");
     let ready = store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap();
     assert_eq!(ready.iter().map(|job| job.kind.as_str()).collect::<Vec<_>>(), ["ready"]);
+    let redriven = store.redrive(&Redrive::all(BatchSize::ONE)).await.unwrap();
+    assert_eq!(redriven.jobs, [JobId::new(3)]);
 
     // A program of version 1 that is still running calls the functions that it knows.
     let done =

@@ -1,5 +1,5 @@
-//! What the server does for a claim among a million jobs: no walk over the table, no sort of the backlog, and a bounded
-//! number of pages for each job, whatever the table's statistics say.
+//! What the server does for a claim among a million jobs, and for a redrive among a hundred thousand dead letters: no walk over the table,
+//! no sort of the backlog, and a bounded number of pages for each job, whatever the table's statistics say.
 
 use diesel::sql_types::Text;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
@@ -49,21 +49,34 @@ struct Scene {
 }
 
 impl Scene {
-    /// Fills the queue with `JOBS` rows, of which row `n` has these values of queue, priority and available_at.
-    async fn with(queue: &str, priority: &str, available_at: &str) -> Self {
+    /// The tables, and nothing in them.
+    async fn empty() -> Self {
         let url = crate::support::url("LEASEHOLD_TEST_POSTGRES_URL");
         let schema = crate::support::fresh_schema();
         let store = PgStore::builder().schema(schema.clone()).connect(&url).await.unwrap();
         store.migrate().await.unwrap();
-        let mut conn =
-            diesel_async::pooled_connection::deadpool::Object::take(store.pool().get().await.unwrap());
+        let conn = diesel_async::pooled_connection::deadpool::Object::take(store.pool().get().await.unwrap());
+        Self { conn, schema }
+    }
+
+    /// Prepares the statement of a function, under its settings.
+    async fn prepare(&mut self, function: &str, body: &str) {
+        settings(&mut self.conn, &self.schema, function).await;
+        let body = body.replace("{schema}", &format!("\"{}\"", self.schema));
+        self.conn.batch_execute(&format!("PREPARE {function} AS {body}; RESET ALL")).await.unwrap();
+    }
+
+    /// Fills the queue with `JOBS` rows, of which row `n` has these values of queue, priority and available_at.
+    async fn with(queue: &str, priority: &str, available_at: &str) -> Self {
+        let mut scene = Self::empty().await;
+        let Self { conn, schema } = &mut scene;
         let prepare = |text: &str| text.replace("{schema}", &format!("\"{schema}\""));
         let off = format!("ALTER TABLE {schema}.job_queue SET (autovacuum_enabled = off)");
         conn.batch_execute(&off).await.unwrap();
         conn.batch_execute(&format!("VACUUM ANALYZE {schema}.job_queue")).await.unwrap();
         for (name, text, arguments) in FUNCTIONS {
             let body = body(text);
-            settings(&mut conn, &schema, name).await;
+            settings(conn, schema, name).await;
             conn.batch_execute(&format!(
                 "PREPARE {name} AS {}; EXECUTE {name}({arguments}); RESET ALL",
                 prepare(body)
@@ -80,7 +93,7 @@ impl Scene {
         ))
         .await
         .unwrap();
-        Self { conn, schema }
+        scene
     }
 
     async fn analyze(&mut self) {
@@ -95,7 +108,8 @@ impl Scene {
             line: String,
         }
         settings(&mut self.conn, &self.schema, name).await;
-        self.conn.batch_execute("BEGIN").await.unwrap();
+        // A statement that compares each with each would run for minutes before its plan could be seen.
+        self.conn.batch_execute("BEGIN; SET LOCAL statement_timeout = '60s'").await.unwrap();
         let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {name}({arguments})");
         let shown: Vec<Line> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
         self.conn.batch_execute("ROLLBACK; BEGIN").await.unwrap();
@@ -224,7 +238,7 @@ impl Plan {
     fn is_bounded(&self, what: &str, pages: u64) {
         self.each(&mut |node| {
             let kind = node["Node Type"].as_str().unwrap_or_default();
-            let walks = kind == "Seq Scan" && node["Relation Name"] == "job_queue";
+            let walks = kind == "Seq Scan" && ["job_queue", "job_history"].contains(&name(node));
             assert!(!walks, "{what}: a sequential scan\n{}", self.text);
             let rows = node["Actual Rows"].as_f64().unwrap_or(0.0);
             let sorts = kind.contains("Sort") || kind.contains("Aggregate") || kind == "Hash";
@@ -245,6 +259,10 @@ impl Plan {
         });
         assert!(self.pages() <= pages, "{what}: {} pages, at most {pages}\n{}", self.pages(), self.text);
     }
+}
+
+fn name(node: &Value) -> &str {
+    node["Relation Name"].as_str().unwrap_or_default()
 }
 
 /// Pages for a claim of `LIMIT` jobs: what finding, locking and updating a row costs in the table and its indexes.
@@ -379,6 +397,46 @@ async fn verdicts_heartbeats_reclaims_and_looks() {
         let plan = scene.plan("facts", "'{q}', NULL, NULL").await;
         plan.is_bounded(&what("facts"), 30 * LIMIT);
         scene.analyze().await;
+    }
+    scene.end().await;
+}
+
+/// Half of them are of another queue and have smaller ids; every second one has a unique key.
+const DEAD_LETTERS: u32 = 100_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_dead_letters() {
+    let mut scene = Scene::empty().await;
+    let schema = &scene.schema;
+    let fill = format!(
+        "ALTER TABLE {schema}.job_history SET (autovacuum_enabled = off);
+         VACUUM ANALYZE {schema}.job_history;
+         INSERT INTO {schema}.job_history (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                                           status_final, last_error, redrives, created_at, finished_at)
+         SELECT n, CASE WHEN n <= {DEAD_LETTERS} / 2 THEN 'other' ELSE 'q' END, 'work', 0, CASE WHEN n % 2 = 0 THEN 'key ' || n END,
+                '{{\"n\":1}}', '{{}}', 5, 5, 5, 'dead_letter', '\"no\"', 0, now(), now()
+         FROM generate_series(1, {DEAD_LETTERS}) n"
+    );
+    for statement in fill.split(';') {
+        scene.conn.batch_execute(statement).await.unwrap(); // VACUUM is no part of a batch.
+    }
+    scene.prepare("redrive", body(include_str!("../../queries/redrive.sql"))).await;
+    let ids: Vec<String> = (1..=LIMIT).map(|n| (n * 997).to_string()).collect();
+    let ids = format!("NULL, '', E'\\x7f', NULL, '{{{}}}'", ids.join(","));
+    let requests = [
+        ("one queue", "'{q}', NULL, NULL, NULL, NULL"),
+        ("two queues", "'{q,other}', NULL, NULL, NULL, NULL"),
+        ("a kind of one queue", "'{q}', NULL, NULL, 'work', NULL"),
+        ("all", "NULL, '', E'\\x7f', NULL, NULL"),
+        ("a prefix", "NULL, 'q', E'q\\x7f', NULL, NULL"),
+        ("ids", ids.as_str()),
+    ];
+    for statistics in ["old", "new"] {
+        for (what, arguments) in requests {
+            let plan = scene.plan("redrive", &format!("{arguments}, {LIMIT}")).await;
+            plan.is_bounded(&format!("redrive of {what}, {statistics} statistics"), 60 * LIMIT);
+        }
+        scene.conn.batch_execute(&format!("ANALYZE {}.job_history", scene.schema)).await.unwrap();
     }
     scene.end().await;
 }

@@ -7,6 +7,7 @@ use deadpool::managed::{PoolError, TimeoutType};
 use diesel_async::AsyncPgConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::StoreError;
+use leasehold_sql::Retirement;
 use leasehold_sql::pool::Checks;
 
 use super::ask;
@@ -18,7 +19,8 @@ const WAIT: Duration = Duration::from_secs(10);
 const PID: &str = "pg_backend_pid()::text";
 
 fn pool_of(server: &Server, size: usize, checks: Checks) -> Pool<AsyncPgConnection> {
-    pool_with(&Connector::parse(&server.url("")).unwrap(), size, WAIT, checks).unwrap()
+    pool_with(&Connector::parse(&server.url("")).unwrap(), size, WAIT, checks, &Retirement::default())
+        .unwrap()
 }
 
 /// The processes of `count` connections that lie in the pool.
@@ -46,7 +48,7 @@ fn signal(signal: &str, pid: &str) {
 #[tokio::test]
 async fn a_connection_is_used_again() {
     let server = Server::encrypted().await;
-    let pool = pool(&Connector::parse(&server.url("")).unwrap(), 2, WAIT).unwrap();
+    let pool = pool(&Connector::parse(&server.url("")).unwrap(), 2, WAIT, &Retirement::default()).unwrap();
     let first = fill(&pool, 1).await;
     assert_eq!(fill(&pool, 1).await, first);
     let checked = pool_of(&server, 2, Checks { idle: Duration::ZERO, answer: WAIT, ..CHECKS });
@@ -93,7 +95,7 @@ async fn silent_connections_are_given_up_together() {
 async fn who_finds_no_free_connection_is_told_so() {
     let server = Server::encrypted().await;
     let connector = Connector::parse(&server.url("")).unwrap();
-    let pool = pool(&connector, 1, Duration::from_millis(20)).unwrap();
+    let pool = pool(&connector, 1, Duration::from_millis(20), &Retirement::default()).unwrap();
     let _held = pool.get().await.unwrap();
     assert!(matches!(pool.get().await, Err(PoolError::Timeout(TimeoutType::Wait))));
 }
@@ -103,7 +105,7 @@ fn a_pool_of_nothing_is_refused() {
     let connector = Connector::parse("host=h").unwrap();
     for size in [0, usize::MAX] {
         assert!(
-            matches!(pool(&connector, size, WAIT), Err(StoreError::Invalid(invalid)) if invalid.field == "pool_size")
+            matches!(pool(&connector, size, WAIT, &Retirement::default()), Err(StoreError::Invalid(invalid)) if invalid.field == "pool_size")
         );
     }
 }

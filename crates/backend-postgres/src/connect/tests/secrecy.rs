@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold_sql::Retirement;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -56,7 +57,7 @@ fn a_connector_does_not_show_its_password() {
     let connector = Connector::parse("postgres://ann:Sw0rdfish@db/jobs?options=-c%20a.b%3Dfish").unwrap();
     let shown = format!("{connector:?} {connector:#?}");
     assert!(shown.contains("ann") && shown.contains("db"), "{shown}");
-    let pool = pool(&connector, 1, Duration::ZERO).unwrap();
+    let pool = pool(&connector, 1, Duration::ZERO, &Retirement::default()).unwrap();
     assert_secret(&format!("{shown} {:?}", pool.manager()), &["Sw0rd", "fish"]);
 }
 
@@ -69,7 +70,12 @@ async fn a_refused_password_is_not_repeated() {
     let error = connector.open().await.err().unwrap();
     assert!(error.to_string().contains("password authentication failed"), "{error}");
     assert_secret(&everything(&error), &secrets);
-    let error = pool(&connector, 1, Duration::from_secs(5)).unwrap().get().await.err().unwrap();
+    let error = pool(&connector, 1, Duration::from_secs(5), &Retirement::default())
+        .unwrap()
+        .get()
+        .await
+        .err()
+        .unwrap();
     assert_secret(&everything(&error), &secrets);
 }
 
