@@ -87,8 +87,7 @@ pub async fn settle_all(store: &dyn Store, mut batch: Vec<(Receipt, Verdict)>) -
         if outcomes.iter().any(SettleOutcome::is_lost) {
             return Err("a lease was lost".into());
         }
-        let pending =
-            batch.into_iter().zip(&outcomes).filter(|(_, outcome)| **outcome == SettleOutcome::Pending);
+        let pending = batch.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_pending());
         batch = pending.map(|(item, _)| item).collect();
         if batch.is_empty() {
             return Ok(());

@@ -195,8 +195,16 @@ async fn dequeue_unlimited(
         }
         beyond = (4 * beyond).min(MOST);
     }
+    Ok(Some(enough(jobs)?))
+}
+
+/// What a claim has leased that looked as often as it may. It has never seen all there is, so nothing is no answer (D14).
+fn enough(mut jobs: Vec<Job>) -> Result<Vec<Job>, Failure> {
+    if jobs.is_empty() {
+        return Err(Failure::Again("other claims were always ahead".into()));
+    }
     jobs.sort_unstable_by_key(order); // D12
-    Ok(Some(jobs))
+    Ok(jobs)
 }
 
 /// What one look has brought.
@@ -340,15 +348,15 @@ async fn dequeue_limited(
             let names = look.missing.iter().map(String::as_str).collect();
             conn.count(&sql.create_limits, vec![names]).await?;
         } else if is_enough || !(look.is_cut_short || look.is_out_of_date) {
-            break;
+            if let Queues::Named(_) = &request.queues {
+                jobs.sort_by_key(order); // D12
+            }
+            return Ok(jobs);
         } else if look.is_cut_short {
             beyond = (4 * beyond).clamp(BEYOND, MOST);
         }
     }
-    if let Queues::Named(_) = &request.queues {
-        jobs.sort_by_key(order); // D12
-    }
-    Ok(jobs)
+    enough(jobs)
 }
 
 /// What one try to lease from queues with limits has brought.

@@ -241,6 +241,7 @@ struct Row {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[allow(clippy::print_stdout, reason = "the seed is for the reader of a failure")]
 async fn no_claim_misses_a_job() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");

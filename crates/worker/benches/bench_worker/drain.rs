@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Dequeue, Job, JobKind, Receipt, Store, Verdict};
+use leasehold_core::{Dequeue, Job, JobKind, Receipt, SettleOutcome, Store, Verdict};
 use leasehold_postgres::PgStore;
 use leasehold_worker::{Context, Worker};
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,19 @@ async fn lane(store: PgStore, claimed: Arc<AtomicUsize>, target: usize) -> Resul
             tokio::join!(settle_all(&store, batch), claim(&store, &request, &claimed, target));
         settled?;
         batch = next?.iter().map(|job| (job.receipt(), Verdict::done())).collect();
+    }
+    Ok(())
+}
+
+/// Settles all of them, some of them again: a claim that races may have a job locked for a moment.
+async fn settle_all(store: &PgStore, mut batch: Vec<(Receipt, Verdict)>) -> Result {
+    while !batch.is_empty() {
+        let outcomes = store.settle(&batch).await?;
+        if outcomes.iter().any(SettleOutcome::is_lost) {
+            return Err("a lease was lost".into());
+        }
+        let pending = batch.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_pending());
+        batch = pending.map(|(item, _)| item).collect();
     }
     Ok(())
 }
