@@ -205,8 +205,9 @@ SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS pl
 FROM open o WHERE o.name <> ALL (ARRAY(SELECT s.name FROM served s))
 UNION ALL
 SELECT 2, 0, '', '', 0, NULL, 'null', 'null', 0, 0, 'epoch', NULL, NULL, 0, NULL, NULL, 0, 'epoch', 'epoch'
-WHERE (SELECT count(*) FROM locked) < $5::integer
-  AND ($1::text[] IS NULL AND (SELECT count(*) FROM open) = $5::integer + $8::integer
+WHERE (SELECT count(*) FROM leased) < $5::integer
+  AND ((SELECT count(*) FROM locked) > (SELECT count(*) FROM leased) -- Changed meanwhile: seen by the next look.
+       OR $1::text[] IS NULL AND (SELECT count(*) FROM open) = $5::integer + $8::integer
        OR EXISTS (SELECT FROM candidate c WHERE c.cut_short AND c.round = c.most))
 UNION ALL
 SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,

@@ -95,7 +95,8 @@ SELECT ARRAY[
            {schema}.server_id(),
            pg_snapshot_xmax(s.snapshot)::text::bigint,
            EXISTS (SELECT FROM policy WHERE limited AND NOT paused)::integer,
-           (SELECT count(*) FROM locked),
+           (SELECT count(*) FROM leased),
+           (SELECT count(*) FROM locked) - (SELECT count(*) FROM leased), -- Changed meanwhile: seen by the next look.
            (SELECT count(*) FROM locked),
            k.priority,
            CASE WHEN isfinite(k.available_at) THEN (extract(epoch FROM k.available_at) * 1000000)::bigint END,

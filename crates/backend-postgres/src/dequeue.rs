@@ -168,6 +168,8 @@ async fn dequeue_unlimited(
     names: &[QueueName],
     request: &Dequeue,
 ) -> Result<Option<Vec<Job>>, Failure> {
+    let limit = request.limit.as_usize();
+    let (mut jobs, mut beyond) = (Vec::new(), BEYOND);
     if let [name] = names
         && memory.is_small(name)
     {
@@ -175,12 +177,11 @@ async fn dequeue_unlimited(
         if !few.is_quick {
             memory.is_not_small(name);
         }
-        if few.saw_all {
-            return Ok(Some(few.jobs));
+        jobs = few.jobs;
+        if few.saw_all || jobs.len() >= limit {
+            return Ok(Some(jobs));
         }
     }
-    let limit = request.limit.as_usize();
-    let (mut jobs, mut beyond) = (Vec::new(), BEYOND);
     for _ in 0..LOOKS {
         let wanted = limit - jobs.len();
         let look = look_from_floors(conn, sql, memory, names, request, wanted, wanted + beyond).await?;
@@ -188,7 +189,7 @@ async fn dequeue_unlimited(
             return if jobs.is_empty() { Ok(None) } else { Ok(Some(jobs)) };
         };
         jobs.extend(look.jobs);
-        // With all that was looked at locked by others, there may be more behind it (D14).
+        // With some of what was looked at locked or changed by others, there may be more behind it (D14).
         if look.leased >= wanted || !look.is_cut_short {
             jobs.sort_unstable_by_key(order); // D12
             return Ok(Some(jobs));
@@ -239,13 +240,17 @@ async fn look_from_floors(
     {
         memory.learn_size(name, &claim);
     }
-    Ok(Some(Look { leased: claim.leased, is_cut_short: claim.candidates >= looked_at, jobs }))
+    Ok(Some(Look {
+        leased: claim.leased,
+        is_cut_short: claim.candidates >= looked_at || claim.changed > 0,
+        jobs,
+    }))
 }
 
 /// What a claim for a queue with a few jobs has brought.
 struct Few {
     jobs: Vec<Job>,
-    /// Whether there is no more to lease; if not, nothing was leased.
+    /// Whether there is no more to lease.
     saw_all: bool,
     is_quick: bool,
 }
@@ -259,11 +264,11 @@ async fn dequeue_few(
     let mut params: Vec<Param<'_>> = vec![name.as_str().into(), (request.limit.get() as i32).into()];
     params.extend([micros(request.lease_for).into(), request.worker.as_str().into()]);
     params.extend([FEW.into(), micros(SLOW).into()]);
-    let (meta, mut jobs) = leased(Statement::new(&sql.dequeue_few_v2, params), conn).await?;
+    let (metas, mut jobs) = leased(Statement::new(&sql.dequeue_few_v2, params), conn).await?;
     jobs.sort_unstable_by_key(order); // D12
-    let is_so =
-        |place: usize, unsaid: bool| meta.get(place).copied().flatten().map_or(unsaid, |said| said == 1);
-    Ok(Few { jobs, saw_all: is_so(0, true), is_quick: is_so(0, true) && !is_so(1, false) })
+    let saw_all = metas.iter().all(|meta| meta.first() == Some(&Some(1)));
+    let is_slow = metas.iter().any(|meta| meta.get(1) == Some(&Some(1)));
+    Ok(Few { jobs, saw_all, is_quick: saw_all && !is_slow })
 }
 
 /// Where a job stands among those of its claim (D12).
@@ -271,17 +276,17 @@ fn order(job: &Job) -> (Reverse<i32>, DateTime<Utc>, JobId) {
     (Reverse(job.priority), job.available_at, job.id)
 }
 
-/// What the claims without limits answer: what is to be known about the claim in one row, and a job in each of the others.
+/// What the claims without limits answer: rows about the claim, and a job in each of the others.
 type Leased = (Nullable<Array<Nullable<BigInt>>>, JobSql);
 
 async fn leased(
     statement: Statement<'_, Leased>,
     conn: &mut AsyncPgConnection,
-) -> Result<(Vec<Option<i64>>, Vec<Job>), Failure> {
-    let mut rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
-    let about = rows.iter().position(|(meta, _)| meta.is_some());
-    let meta = about.and_then(|place| rows.swap_remove(place).0).unwrap_or_default();
-    Ok((meta, readable(rows.into_iter().map(|(_, job)| job))))
+) -> Result<(Vec<Vec<Option<i64>>>, Vec<Job>), Failure> {
+    let rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
+    let (about, jobs): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(meta, _)| meta.is_some());
+    let metas = about.into_iter().filter_map(|(meta, _)| meta).collect();
+    Ok((metas, readable(jobs.into_iter().map(|(_, job)| job))))
 }
 
 async fn claim(
@@ -311,8 +316,8 @@ async fn claim(
             Statement::new(&sql.dequeue_v2, params)
         }
     };
-    let (meta, jobs) = leased(statement, conn).await?;
-    Ok((Claim::of(&meta), jobs))
+    let (metas, jobs) = leased(statement, conn).await?;
+    Ok((Claim::of(metas.first().map_or(&[], Vec::as_slice)), jobs))
 }
 
 /// Serves the queues of a prefix one by one in the order of their names, from where the last call stopped (D11).

@@ -87,6 +87,8 @@ pub(crate) struct Claim {
     pub(crate) limited: bool,
     /// How many jobs were leased, readable or not.
     pub(crate) leased: usize,
+    /// How many jobs were locked and not leased, because another transaction has changed them after the snapshot was taken.
+    pub(crate) changed: usize,
     /// How many jobs were looked at.
     pub(crate) candidates: usize,
     /// The first job that could have been leased and was passed over, because another transaction has locked or changed it: its
@@ -131,8 +133,8 @@ impl FloorMap {
 
     /// Learns from a claim that leased `jobs`, of at most `limit`, from `queues`.
     pub(crate) fn learn(&self, queues: &[QueueName], claim: &Claim, jobs: &[Job], limit: usize) {
-        if claim.leased != jobs.len() {
-            return; // A job cannot be read, and so its place is not known.
+        if claim.leased != jobs.len() || claim.changed > 0 {
+            return; // Of a job that cannot be read, or was changed, the place is not known.
         }
         let end = End::of(claim, jobs, limit);
         let (xmax, in_progress) = (claim.xmax, claim.in_progress.clone());
@@ -218,18 +220,19 @@ impl Claim {
     pub(crate) fn of(meta: &[Option<i64>]) -> Self {
         let at = |place: usize| meta.get(place).copied().flatten();
         let count = |place: usize| usize::try_from(at(place).unwrap_or_default()).unwrap_or_default();
-        let mut rest = meta.iter().skip(10).copied().flatten();
+        let mut rest = meta.iter().skip(11).copied().flatten();
         // The first of an SQL array is at 1.
         let paused =
-            rest.by_ref().take(count(9)).filter_map(|place| usize::try_from(place - 1).ok()).collect();
+            rest.by_ref().take(count(10)).filter_map(|place| usize::try_from(place - 1).ok()).collect();
         Self {
             now_us: at(0).unwrap_or_default(),
             server: at(1).unwrap_or_default(),
             xmax: at(2).unwrap_or_default(),
             limited: at(3) == Some(1),
             leased: count(4),
-            candidates: count(5),
-            skipped: at(6).map(|priority| (priority as i32, at(7).zip(at(8)))),
+            changed: count(5),
+            candidates: count(6),
+            skipped: at(7).map(|priority| (priority as i32, at(8).zip(at(9)))),
             paused,
             in_progress: rest.collect(),
         }

@@ -1,6 +1,7 @@
 -- Makes each claim write down, in its own statement and so in its own snapshot, what a plain look would have found.
 --
--- A job was missed if the snapshot shows it to be Ready in an open queue without limits, and the claim has neither leased it nor
+-- The last look of a call is meant: one that has seen only a part, or has met jobs that were changed after its snapshot, is followed by
+-- another (`is_all`). A job was missed if the snapshot shows it to be Ready in an open queue without limits, and the claim has neither leased it nor
 -- had a reason: a full claim may leave what comes after its last job, and any claim what another transaction had locked. `xmax`
 -- tells that without a guess: it is the last transaction that has locked or changed the row. If that one had ended before
 -- the snapshot was taken, or there never was one, the row was free. A row that this transaction has locked and not leased was
@@ -31,9 +32,9 @@ DECLARE
 BEGIN
     FOR claim IN
         SELECT p.oid, p.proname AS name, c.queues, c.floors, c.is_all FROM pg_proc p JOIN (VALUES
-            ('dequeue_one_v2', 'ARRAY[$1]', 'cardinality($6)', 'true'),
-            ('dequeue_few_v2', 'ARRAY[$1]', '0', '(SELECT s.is_all FROM seen s)'),
-            ('dequeue_v2', '$1', 'cardinality($8)', '(SELECT count(*) FROM candidate) < $3')
+            ('dequeue_one_v2', 'ARRAY[$1]', 'cardinality($6)', '(SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
+            ('dequeue_few_v2', 'ARRAY[$1]', '0', '(SELECT s.is_all FROM seen s) AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
+            ('dequeue_v2', '$1', 'cardinality($8)', '(SELECT count(*) FROM candidate) < $3 AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)')
         ) c (name, queues, floors, is_all) ON c.name = p.proname
         WHERE p.pronamespace = '{schema}'::regnamespace
     LOOP
