@@ -38,6 +38,7 @@ mod stale;
 mod stats;
 mod time;
 mod transaction;
+mod transaction_lock;
 mod transaction_verdict;
 mod unique;
 mod verdict;
@@ -86,6 +87,7 @@ pub(crate) fn all() -> Vec<Check> {
         cancel::CHECKS,
         transaction::CHECKS,
         transaction_verdict::CHECKS,
+        transaction_lock::CHECKS,
         interleave::CHECKS,
         interleave_enqueue::CHECKS,
         locked::CHECKS,

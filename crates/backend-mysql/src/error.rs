@@ -8,8 +8,11 @@ use leasehold_core::{BoxError, StoreError};
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
-    /// The server has given up on the transaction, or on a statement of it: a deadlock, a row that was changed meanwhile.
+    /// The server has given up on the transaction, or on a statement of it: a deadlock, or it takes no writes at the moment.
     Again(BoxError),
+    /// The same, because a row was changed after the transaction took its snapshot: MariaDB above READ COMMITTED, with
+    /// `innodb_snapshot_isolation`.
+    OldSnapshot(BoxError),
     /// The same, but it would take as long again: a lock that did not come in time, a statement that took too long or was ended.
     Late(BoxError),
     /// A row with this key was there already.
@@ -27,6 +30,7 @@ impl Failure {
             Self::Lost(source) | Self::Again(source) | Self::Late(source) => {
                 StoreError::unavailable(operation, source)
             }
+            Self::OldSnapshot(source) => StoreError::old_snapshot(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
             Self::Told(error) => error,
         }
@@ -46,12 +50,12 @@ impl Failure {
 
     /// Whether the same may succeed if it is done again from the start, at once.
     pub(crate) fn is_again(&self) -> bool {
-        matches!(self, Self::Again(_))
+        matches!(self, Self::Again(_) | Self::OldSnapshot(_))
     }
 
     /// Whether the server has given up, and may have undone the whole transaction.
     pub(crate) fn is_given_up(&self) -> bool {
-        matches!(self, Self::Again(_) | Self::Late(_))
+        matches!(self, Self::Again(_) | Self::OldSnapshot(_) | Self::Late(_))
     }
 }
 
@@ -72,6 +76,9 @@ impl From<DieselError> for Failure {
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 message if is_late(message) => Self::Late(error.into()),
+                message if message.starts_with("Record has changed since last read") => {
+                    Self::OldSnapshot(error.into()) // 1020
+                }
                 message if is_given_up(message) => Self::Again(error.into()),
                 message if is_missing(message) => {
                     let message = format!("{message}: was MysqlStore::migrate run?");
@@ -107,12 +114,11 @@ fn is_late(message: &str) -> bool {
         .any(|words| message.starts_with(words))
 }
 
-/// 1213 and 1020: the server has given up on this statement or transaction alone. 1290 and 1836: it takes no writes at the
+/// 1213: the server has given up on this transaction alone. 1290 and 1836: it takes no writes at the
 /// moment.
 fn is_given_up(message: &str) -> bool {
     [
         "Deadlock found",
-        "Record has changed since last read",
         "The MySQL server is running with the --read-only option",
         "The MySQL server is running with the --super-read-only option",
         "The MariaDB server is running with the --read-only option",

@@ -95,6 +95,8 @@ statements!(
     discard,
     fold,
     is_finished,
+    lock_in,
+    locked,
     notify,
     notify_apart,
     notify_events,

@@ -40,6 +40,11 @@ impl TxStore<AsyncPgConnection> for PgStore {
         self.shared.settle_in(conn, receipt, verdict).await
     }
 
+    async fn lock_in(&self, conn: &mut AsyncPgConnection, receipt: Receipt) -> Result<()> {
+        in_transaction(conn, "lock_in")?;
+        self.shared.lock_in(conn, receipt).await
+    }
+
     async fn once_in(&self, conn: &mut AsyncPgConnection, key: &IdempotencyKey) -> Result<bool> {
         in_transaction(conn, "once_in")?;
         self.shared.once_in(conn, key).await
@@ -64,6 +69,10 @@ impl TxStore<Object<AsyncPgConnection>> for PgStore {
         verdict: Verdict,
     ) -> Result<Settled> {
         self.settle_in(&mut **conn, receipt, verdict).await
+    }
+
+    async fn lock_in(&self, conn: &mut Object<AsyncPgConnection>, receipt: Receipt) -> Result<()> {
+        self.lock_in(&mut **conn, receipt).await
     }
 
     async fn once_in(&self, conn: &mut Object<AsyncPgConnection>, key: &IdempotencyKey) -> Result<bool> {
@@ -119,6 +128,14 @@ impl Shared {
         let news = News::settled([(receipt, &outcome)], &places);
         self.hub.tell_in(session, &self.sql, news).await.map_err(rolled_back("settle_in"))?;
         Ok(settled)
+    }
+
+    pub(crate) async fn lock_in<S: Session>(&self, session: &mut S, receipt: Receipt) -> Result<()> {
+        let params = vec![receipt.job.get().into(), receipt.epoch.get().into()];
+        match session.numbers(&self.sql.lock_in, params).await.map_err(rolled_back("lock_in"))?.is_empty() {
+            false => Ok(()),
+            true => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+        }
     }
 
     pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {
