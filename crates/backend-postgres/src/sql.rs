@@ -91,6 +91,7 @@ statements!(
     settle_same_v2(3);
     only made: [];
     statements:
+    by_index,
     create_limits,
     discard,
     fold,

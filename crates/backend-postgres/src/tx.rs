@@ -20,6 +20,7 @@ use leasehold_core::{
 use crate::error::{Effect, Failure};
 use crate::events::News;
 use crate::session::Session;
+use crate::sql::Statements;
 pub use crate::tx::error::TxError;
 use crate::{PgStore, Shared, enqueue, settle};
 
@@ -131,10 +132,9 @@ impl Shared {
     }
 
     pub(crate) async fn lock_in<S: Session>(&self, session: &mut S, receipt: Receipt) -> Result<()> {
-        let params = vec![receipt.job.get().into(), receipt.epoch.get().into()];
-        match session.numbers(&self.sql.lock_in, params).await.map_err(rolled_back("lock_in"))?.is_empty() {
-            false => Ok(()),
-            true => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+        match lock(session, &self.sql, receipt).await.map_err(rolled_back("lock_in"))? {
+            true => Ok(()),
+            false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
         }
     }
 
@@ -142,6 +142,14 @@ impl Shared {
         let taken = session.count(&self.sql.once, vec![key.as_str().into()]).await;
         Ok(taken.map_err(rolled_back("once_in"))? == 1) // T5
     }
+}
+
+/// Whether the receipt is good; its job is locked then (T10).
+async fn lock<S: Session>(session: &mut S, sql: &Statements, receipt: Receipt) -> Result<bool, Failure> {
+    let before = session.numbers(&sql.by_index, Vec::new()).await?;
+    let setting = if before.contains(&1) { "on" } else { "off" };
+    let params = vec![receipt.job.get().into(), receipt.epoch.get().into(), setting.into()];
+    Ok(session.numbers(&sql.lock_in, params).await?.contains(&1))
 }
 
 /// In a transaction that cannot commit any more, nothing was done, whatever happened.

@@ -6,6 +6,7 @@ mod corrupt;
 mod counts;
 mod gather;
 mod hints;
+mod isolation;
 mod lost;
 mod migrations;
 mod plans;
