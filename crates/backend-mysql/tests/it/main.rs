@@ -5,6 +5,7 @@ mod chaos;
 mod corrupt;
 mod from_pool;
 mod gather;
+mod isolation;
 mod migrations;
 mod plans;
 mod sessions;
