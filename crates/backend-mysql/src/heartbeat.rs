@@ -64,7 +64,8 @@ pub(crate) async fn heartbeat(
     Ok(receipts.iter().map(|receipt| outcomes.get(receipt).copied().unwrap_or(lost)).collect()) // H5
 }
 
-/// Those of the receipts, whose leases have passed, whose job an open transaction has locked. The other jobs are locked for a moment.
+/// Those of the receipts, whose leases have passed, whose job an open transaction has locked. The other jobs are locked for one
+/// statement; a reclaim that meets it tries again.
 async fn locked_elsewhere<'r>(
     session: &mut Session<'_>,
     receipts: impl Iterator<Item = &'r Receipt>,
@@ -77,9 +78,7 @@ async fn locked_elsewhere<'r>(
     ids.sort_unstable();
     ids.dedup();
     let sql = session.sql;
-    session.begin().await?;
     let free = leases(session, &sql.live, &ids).await?;
-    session.roll_back().await?;
     ids.retain(|id| !free.contains_key(id));
     let seen = leases(session, &sql.seen, &ids).await?;
     Ok(receipts.into_iter().filter(|receipt| held(&seen, receipt).is_some()).collect())
