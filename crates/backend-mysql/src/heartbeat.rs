@@ -78,7 +78,11 @@ async fn locked_elsewhere<'r>(
     ids.sort_unstable();
     ids.dedup();
     let sql = session.sql;
+    if session.is_lent {
+        session.begin().await?; // It may be without autocommit, and then the lock would outlast the statement.
+    }
     let free = leases(session, &sql.live, &ids).await?;
+    session.roll_back().await?;
     ids.retain(|id| !free.contains_key(id));
     let seen = leases(session, &sql.seen, &ids).await?;
     Ok(receipts.into_iter().filter(|receipt| held(&seen, receipt).is_some()).collect())

@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::policy::rules;
 use crate::session::Session;
 
-/// How often a job that was locked is tried again. If there is none, nothing is sent.
+/// How often skipped jobs are tried again. Without any, no statement is sent.
 const AGAIN: u32 = 3;
 
 /// A row of `lock_due.sql`.

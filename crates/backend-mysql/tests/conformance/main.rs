@@ -1,5 +1,5 @@
-//! The conformance suite on MySQL and on MariaDB; on MariaDB with `innodb_snapshot_isolation`; and on MySQL as a user who may do no
-//! more than the docs ask for.
+//! The conformance suite on MySQL and on MariaDB; on MariaDB with `innodb_snapshot_isolation`; and on MySQL as a user with no
+//! more rights than the docs ask for.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 #[path = "../support/mod.rs"]
