@@ -6,6 +6,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{BoxError, Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, Verdict};
 
+/// An isolation level at which the transaction sees the database as it was at its first statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// `REPEATABLE READ`
+    RepeatableRead,
+    /// `SERIALIZABLE`
+    Serializable,
+}
+
+impl Isolation {
+    /// Both levels.
+    pub const ALL: [Self; 2] = [Self::RepeatableRead, Self::Serializable];
+}
+
 /// How the suite gets at a backend.
 ///
 /// Checks run in parallel, each on a database of its own, each on a multi-threaded tokio runtime of its own, and each for
@@ -41,6 +55,15 @@ pub trait Harness: Send + Sync + 'static {
     /// Opens a transaction. `None`, as by default, if the backend is no [`TxStore`](leasehold_core::TxStore).
     async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(None)
+    }
+
+    /// Opens a transaction at an isolation level. [`begin`](Self::begin), as by default, if the backend has one level only.
+    async fn begin_at(
+        &self,
+        database: &Self::Database,
+        _level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        self.begin(database).await
     }
 
     /// Gives a connection on which no transaction was opened. `None`, as by default, if the type of connection is always a
@@ -97,6 +120,14 @@ impl<H: Harness> Harness for Arc<H> {
         H::begin(self, database).await
     }
 
+    async fn begin_at(
+        &self,
+        database: &Self::Database,
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        H::begin_at(self, database, level).await
+    }
+
     async fn no_transaction(
         &self,
         database: &Self::Database,
@@ -126,6 +157,9 @@ pub trait Transaction: Send {
 
     /// [`TxStore::settle_in`](leasehold_core::TxStore::settle_in) on this connection.
     async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled>;
+
+    /// [`TxStore::lock_in`](leasehold_core::TxStore::lock_in) on this connection.
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()>;
 
     /// [`TxStore::once_in`](leasehold_core::TxStore::once_in) on this connection.
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool>;

@@ -12,7 +12,7 @@ use leasehold_core::{
 
 use crate::dump::Dump;
 use crate::failure::{Outcome, Problem, ensure};
-use crate::harness::{Harness, Transaction};
+use crate::harness::{Harness, Isolation, Transaction};
 
 /// Much longer than any check takes, so that nothing passes or comes due by itself.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -62,8 +62,11 @@ impl Stage {
     }
 
     pub(crate) async fn begin(&self) -> Outcome<Box<dyn Transaction>> {
-        let missing = "the backend says that it has transactions, but Harness::begin gives none";
-        self.site.begin().await?.ok_or_else(|| Problem::Harness(missing.into()))
+        self.site.begin().await?.ok_or_else(no_transactions)
+    }
+
+    pub(crate) async fn begin_at(&self, level: Isolation) -> Outcome<Box<dyn Transaction>> {
+        self.site.begin_at(level).await?.ok_or_else(no_transactions)
     }
 
     pub(crate) async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>> {
@@ -223,6 +226,10 @@ fn gone(id: JobId) -> Problem {
     Problem::Broken(leasehold_core::contract::C1, format!("job {id} was accepted, but get finds nothing"))
 }
 
+fn no_transactions() -> Problem {
+    Problem::Harness("the backend says that it has transactions, but Harness::begin gives none".into())
+}
+
 /// A harness with one of its databases, whatever their types.
 #[async_trait]
 pub(crate) trait Site: Send + Sync {
@@ -231,6 +238,7 @@ pub(crate) trait Site: Send + Sync {
     async fn connect(&self) -> Outcome<Arc<dyn Store>>;
     async fn age(&self, by: Duration) -> Outcome;
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
+    async fn begin_at(&self, level: Isolation) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn ledger(&self) -> Outcome<Vec<String>>;
     fn model_cases(&self) -> u32;
@@ -262,6 +270,10 @@ impl<H: Harness> Site for Played<H> {
 
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>> {
         Ok(self.harness.begin(&self.database).await?)
+    }
+
+    async fn begin_at(&self, level: Isolation) -> Outcome<Option<Box<dyn Transaction>>> {
+        Ok(self.harness.begin_at(&self.database, level).await?)
     }
 
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>> {

@@ -39,6 +39,7 @@ mod stale;
 mod stats;
 mod time;
 mod transaction;
+mod transaction_lock;
 mod transaction_verdict;
 mod unique;
 mod verdict;
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<Check> {
         cancel::CHECKS,
         transaction::CHECKS,
         transaction_verdict::CHECKS,
+        transaction_lock::CHECKS,
         interleave::CHECKS,
         interleave_enqueue::CHECKS,
         left_behind::CHECKS,

@@ -683,6 +683,16 @@ faults! {
     DroppedTransactionCommits,
     /// Dropping a transaction leaves its lock.
     DroppedTransactionKeepsItsLock,
+    /// `lock_in` looks at the receipt and locks nothing.
+    LockInDoesNotLock,
+    /// `lock_in` accepts a stale receipt.
+    LockInOfAStaleReceiptIsOk,
+    /// `lock_in` outside a transaction is accepted.
+    LockInWithoutTransaction,
+    /// A passed lease is reclaimed although a transaction has its job locked.
+    ReclaimTakesLockedJobs,
+    /// The heartbeat of a passed lease is answered Lost although a transaction has its job locked.
+    LockedPassedLeaseIsLost,
     /// A retry in a transaction ignores its delay.
     SettleInIgnoresTheDelay,
     /// A snooze in a transaction spends the attempt.

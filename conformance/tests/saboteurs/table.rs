@@ -383,6 +383,11 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
         contract::T8,
         "transaction::a_dropped_transaction_leaves_nothing",
     ),
+    (Fault::LockInDoesNotLock, contract::T10, "transaction::a_locked_job_is_settled_at_every_level"),
+    (Fault::LockInOfAStaleReceiptIsOk, contract::T3, "transaction::a_stale_receipt_cannot_be_locked"),
+    (Fault::LockInWithoutTransaction, contract::T4, "transaction::lock_in_outside_a_transaction_is_refused"),
+    (Fault::ReclaimTakesLockedJobs, contract::T10, "transaction::a_locked_job_is_not_reclaimed"),
+    (Fault::LockedPassedLeaseIsLost, contract::T10, "transaction::a_passed_lease_that_is_locked_is_pending"),
     (Fault::SettleInIgnoresTheDelay, contract::T9, "transaction::every_verdict_does_what_it_does_outside"),
     (
         Fault::SettleInTakesSnoozeForRetry,

@@ -64,6 +64,7 @@ impl MemoryConnection {
     ///
     /// # Errors
     /// * [`LeaseLost`](StoreError::LeaseLost): a job that it settled was meanwhile settled, reclaimed or taken.
+    /// * [`Unavailable`](StoreError::Unavailable): another transaction has meanwhile locked a job that it settled.
     /// * [`Conflict`](StoreError::Conflict): another has meanwhile taken a unique key or a once-key of it.
     /// * [`NoTransaction`](StoreError::NoTransaction).
     pub fn commit(&mut self) -> Result<()> {

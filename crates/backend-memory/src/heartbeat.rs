@@ -16,6 +16,9 @@ fn extend_one(state: &mut State, receipt: &Receipt, extend: LeaseFor) -> Heartbe
         return HeartbeatOutcome::Lost; // H4
     };
     let (now, slot) = (state.now, row.slot);
+    if state.locks.is_locked(receipt.job) {
+        return HeartbeatOutcome::Pending; // T10
+    }
     let Some(before) = row.job.lease.as_ref().map(|lease| lease.until).filter(|until| *until > now) else {
         return HeartbeatOutcome::Lost; // H3
     };

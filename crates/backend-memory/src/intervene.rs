@@ -17,6 +17,9 @@ pub(crate) fn intervene(state: &mut State, id: JobId, intervention: &Interventio
     let Some(applied) = backend::apply_intervention(job.clone(), intervention, state.now) else {
         return Ok(()); // A3
     };
+    if state.locks.is_locked(id) {
+        return Err(StoreError::row_locked("intervene")); // T10
+    }
     state.remove(id);
     match applied {
         Applied::Live(job, _) => {

@@ -39,6 +39,7 @@ mod history;
 mod inspect;
 mod intervene;
 mod limits;
+mod locks;
 mod policy;
 mod queue;
 mod reclaim;
@@ -280,6 +281,11 @@ impl TxStore<MemoryConnection> for MemoryStore {
         let transaction = conn.on(&self.shared, "settle_in")?;
         backend::check_verdict(&verdict, &self.shared.capabilities)?;
         self.shared.run(|state| transaction.settle(state, receipt, verdict))
+    }
+
+    async fn lock_in(&self, conn: &mut MemoryConnection, receipt: Receipt) -> Result<()> {
+        let transaction = conn.on(&self.shared, "lock_in")?;
+        self.shared.run(|state| transaction.lock(state, receipt))
     }
 
     async fn once_in(&self, conn: &mut MemoryConnection, key: &IdempotencyKey) -> Result<bool> {

@@ -7,8 +7,8 @@ use crate::state::{Row, State};
 
 /// Reclaims Expired and Exhausted jobs, those that have been so for the longest time first (R1, R5).
 pub(crate) fn reclaim(state: &mut State, limit: BatchSize) -> Vec<Reclaimed> {
-    let first = state.reclaimable.iter().take(limit.as_usize());
-    let ids: Vec<JobId> = first.map(|(_, id)| *id).collect();
+    let free = state.reclaimable.iter().map(|(_, id)| *id).filter(|id| !state.locks.is_locked(*id)); // T10
+    let ids: Vec<JobId> = free.take(limit.as_usize()).collect();
     ids.into_iter().filter_map(|id| reclaim_one(state, id)).collect() // R9
 }
 

@@ -30,6 +30,9 @@ pub(crate) fn put(state: &mut State, slot: Slot, applied: Applied) -> Fate {
 
 fn settle_one(state: &mut State, receipt: &Receipt, verdict: &Verdict) -> SettleOutcome {
     let held = state.held(receipt).is_some(); // S10, S11, S13
+    if held && state.locks.is_locked(receipt.job) {
+        return SettleOutcome::Pending; // S14
+    }
     let Some(Row { job, slot }) = held.then(|| state.remove(receipt.job)).flatten() else {
         state.tell_lost(receipt);
         return SettleOutcome::LeaseLost; // S2

@@ -18,6 +18,7 @@ use crate::dequeue::Turns;
 use crate::directory::{Directory, Slot};
 use crate::events::EventHub;
 use crate::history::History;
+use crate::locks::Locks;
 use crate::policy::PolicyBook;
 use crate::queue::{Rank, rank};
 use crate::tx::Ledger;
@@ -35,6 +36,7 @@ pub(crate) struct State {
     pub(crate) policies: PolicyBook,
     pub(crate) turns: Turns,
     pub(crate) ledger: Ledger,
+    pub(crate) locks: Locks,
     pub(crate) events: EventHub,
     pub(crate) subscribers: Subscribers,
     clock: Arc<dyn Clock>,
@@ -59,6 +61,7 @@ impl State {
             policies: PolicyBook::default(),
             turns: Turns::default(),
             ledger: Ledger::default(),
+            locks: Locks::default(),
             events: EventHub::default(),
             subscribers: Subscribers::default(),
             clock,

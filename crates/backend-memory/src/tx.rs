@@ -1,6 +1,6 @@
 //! Transactions: changes that wait for their commit.
 //!
-//! A transaction changes nothing of the store; it keeps what is to be done. The commit looks under the store's lock
+//! A transaction changes nothing of the store but its locks; it keeps what is to be done. The commit looks under the store's lock
 //! whether all of it still holds, and then does all of it or nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,6 +11,7 @@ use leasehold_core::{
     StoreError, UniqueKey, Verdict,
 };
 
+use crate::locks::Owner;
 use crate::settle;
 use crate::state::{Row, State};
 
@@ -30,6 +31,8 @@ pub(crate) struct Transaction {
     keys: HashMap<(QueueName, UniqueKey), Option<JobId>>,
     once: HashSet<IdempotencyKey>,
     pub(crate) values: BTreeMap<String, Json>,
+    /// Has the jobs locked that the transaction has locked.
+    owner: Owner,
 }
 
 /// Times were read and jitter was drawn when the step was asked for, so that its answer comes true.
@@ -52,11 +55,7 @@ impl Transaction {
         verdict: Verdict,
     ) -> Result<Settled> {
         let random = state.random();
-        let held = state.held(receipt).filter(|_| !self.settled.contains(receipt));
-        let Some(Row { job, slot }) = held else {
-            state.tell_lost(receipt);
-            return Err(StoreError::lease_lost("settle_in", *receipt)); // T3
-        };
+        let Row { job, slot } = self.held(state, receipt, "settle_in")?;
         let policy = &state.queues[*slot].policy;
         let applied = backend::apply_verdict(job.clone(), verdict, policy, state.now, random); // T9
         let fate = match &applied {
@@ -70,6 +69,25 @@ impl Transaction {
         self.settled.insert(*receipt);
         self.steps.push(Step::Settle(*receipt, applied));
         Ok(backend::settled(*receipt, fate))
+    }
+
+    /// Locks a job until the transaction ends (T10).
+    pub(crate) fn lock(&self, state: &mut State, receipt: Receipt) -> Result<()> {
+        self.held(state, &receipt, "lock_in")?;
+        state.locks.lock(receipt.job, &self.owner);
+        Ok(())
+    }
+
+    /// The job of a receipt that is good, also for this transaction, and that no other transaction has locked.
+    fn held<'s>(&self, state: &'s State, receipt: &Receipt, operation: &'static str) -> Result<&'s Row> {
+        let Some(row) = state.held(receipt).filter(|_| !self.settled.contains(receipt)) else {
+            state.tell_lost(receipt);
+            return Err(StoreError::lease_lost(operation, *receipt)); // T3
+        };
+        match state.locks.is_locked_by_other(receipt.job, &self.owner) {
+            true => Err(StoreError::row_locked(operation)),
+            false => Ok(row),
+        }
     }
 
     /// Whether `key` is new, to be remembered with the commit.
@@ -112,6 +130,9 @@ impl Transaction {
         if let Some(receipt) = self.settled.iter().find(|receipt| state.held(receipt).is_none()) {
             state.tell_lost(receipt);
             return Err(StoreError::lease_lost("commit", *receipt));
+        }
+        if self.settled.iter().any(|receipt| state.locks.is_locked_by_other(receipt.job, &self.owner)) {
+            return Err(StoreError::row_locked("commit")); // T10
         }
         let freed: HashSet<JobId> = self.steps.iter().filter_map(Step::finishes).collect();
         let jobs = self.steps.iter().filter_map(Step::enqueues);

@@ -8,8 +8,11 @@ use leasehold_core::{BoxError, StoreError};
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
-    /// The server has given up on the transaction, or on a statement of it: a deadlock, a row that was changed meanwhile.
+    /// The server has given up on the transaction, or on a statement of it: a deadlock, or it takes no writes at the moment.
     Again(BoxError),
+    /// The same, because a row was changed after the transaction took its snapshot: MariaDB above READ COMMITTED, with
+    /// `innodb_snapshot_isolation`.
+    OldSnapshot(BoxError),
     /// The same, but it would take as long again: a lock that did not come in time, a statement that took too long or was ended.
     Late(BoxError),
     /// The server takes no writes, at least not from this session: it is read-only, or has lost its cluster. Nothing was done.
@@ -29,6 +32,7 @@ impl Failure {
             Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
                 StoreError::unavailable(operation, source)
             }
+            Self::OldSnapshot(source) => StoreError::old_snapshot(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
             Self::Told(error) => error,
         }
@@ -52,13 +56,16 @@ impl Failure {
 
     /// Whether the same may succeed if it is done again from the start, at once.
     pub(crate) fn is_again(&self) -> bool {
-        matches!(self, Self::Again(_))
+        matches!(self, Self::Again(_) | Self::OldSnapshot(_))
     }
 
     /// Whether the transaction cannot be committed any more: its connection is gone, its server takes no writes, or the server has given up
     /// and may have undone the whole of it.
     pub(crate) fn breaks_transaction(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Again(_) | Self::Late(_) | Self::ReadOnly(_))
+        matches!(
+            self,
+            Self::Lost(_) | Self::Again(_) | Self::OldSnapshot(_) | Self::Late(_) | Self::ReadOnly(_)
+        )
     }
 }
 
@@ -79,6 +86,9 @@ impl From<DieselError> for Failure {
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 message if is_late(message) => Self::Late(error.into()),
+                message if message.starts_with("Record has changed since last read") => {
+                    Self::OldSnapshot(error.into()) // 1020
+                }
                 message if is_given_up(message) => Self::Again(error.into()),
                 message if is_read_only(message) => Self::ReadOnly(error.into()),
                 message if is_missing(message) => {
@@ -115,18 +125,14 @@ fn is_late(message: &str) -> bool {
         .any(|words| message.starts_with(words))
 }
 
-/// 1213 and 1020: the server has given up on this statement or transaction alone. 3101 and 1180: the other members of a cluster have
+/// 1213: the server has given up on this statement or transaction alone. 3101 and 1180: the other members of a cluster have
 /// refused the transaction when it was to be committed, or the storage engine has.
 fn is_given_up(message: &str) -> bool {
     let is_refused_commit = message.starts_with("Got error") && message.ends_with("during COMMIT");
     is_refused_commit
-        || [
-            "Deadlock found",
-            "Record has changed since last read",
-            "Plugin instructed the server to rollback the current transaction",
-        ]
-        .iter()
-        .any(|words| message.starts_with(words))
+        || ["Deadlock found", "Plugin instructed the server to rollback the current transaction"]
+            .iter()
+            .any(|words| message.starts_with(words))
 }
 
 /// 1290, 1836 and 3032: the server is read-only or offline. 1047 and 3100: it has lost its cluster, or is not yet a part of it. Galera says so of

@@ -24,7 +24,7 @@ pub(crate) async fn heartbeat(
     ids.sort_unstable();
     ids.dedup();
     let sql = session.sql;
-    // A lease that has passed is not locked, not even for a moment: somebody may be about to reclaim it.
+    // A lease that has passed is not locked together with the others: a reclaim may be about to take it.
     let before = leases(session, &sql.seen, &ids).await?;
     let is_live = |receipt: &&Receipt| live(&before, receipt, now).is_some();
     let mut ids: Vec<i64> = receipts.iter().filter(is_live).map(|receipt| receipt.job.get()).collect();
@@ -56,8 +56,36 @@ pub(crate) async fn heartbeat(
         session.count_listed(&sql.extend, vec![until.into(), now.into()], &ids, Vec::new()).await?;
     }
     session.commit().await?;
+    let is_passed = |receipt: &&Receipt| passed(&before, receipt, now).is_some();
+    for receipt in locked_elsewhere(session, receipts.iter().filter(is_passed)).await? {
+        outcomes.insert(*receipt, HeartbeatOutcome::Pending); // T10
+    }
     let lost = HeartbeatOutcome::Lost;
     Ok(receipts.iter().map(|receipt| outcomes.get(receipt).copied().unwrap_or(lost)).collect()) // H5
+}
+
+/// Those of the receipts, whose leases have passed, whose job an open transaction has locked. The other jobs are locked for one
+/// statement; a reclaim that meets it tries again.
+async fn locked_elsewhere<'r>(
+    session: &mut Session<'_>,
+    receipts: impl Iterator<Item = &'r Receipt>,
+) -> Result<Vec<&'r Receipt>, Failure> {
+    let receipts: Vec<&Receipt> = receipts.collect();
+    let mut ids: Vec<i64> = receipts.iter().map(|receipt| receipt.job.get()).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    let sql = session.sql;
+    if session.is_lent {
+        session.begin().await?; // It may be without autocommit, and then the lock would outlast the statement.
+    }
+    let free = leases(session, &sql.live, &ids).await?;
+    session.roll_back().await?;
+    ids.retain(|id| !free.contains_key(id));
+    let seen = leases(session, &sql.seen, &ids).await?;
+    Ok(receipts.into_iter().filter(|receipt| held(&seen, receipt).is_some()).collect())
 }
 
 /// A job that has a lease.
@@ -76,14 +104,22 @@ async fn leases(
     let rows: Vec<(i64, i64, Option<Time>, Stored)> =
         session.listed::<Row, _>(statement, Vec::new(), ids, Vec::new()).await?;
     let leased = |(id, epoch, until, queue): (i64, i64, Option<Time>, Stored)| {
-        let until = until.map_or(DateTime::UNIX_EPOCH, Time::or_epoch);
-        (id, Leased { epoch, until, queue })
+        Some((id, Leased { epoch, until: until?.or_epoch(), queue }))
     };
-    Ok(rows.into_iter().map(leased).collect())
+    Ok(rows.into_iter().filter_map(leased).collect())
 }
 
 /// The lease of a receipt, if it is live.
 fn live<'a>(leases: &'a HashMap<i64, Leased>, receipt: &Receipt, now: DateTime<Utc>) -> Option<&'a Leased> {
-    let lease = leases.get(&receipt.job.get())?;
-    Some(lease).filter(|lease| lease.epoch == receipt.epoch.get() && lease.until > now)
+    held(leases, receipt).filter(|lease| lease.until > now)
+}
+
+/// The lease of a receipt, if it has passed and was not reclaimed.
+fn passed<'a>(leases: &'a HashMap<i64, Leased>, receipt: &Receipt, now: DateTime<Utc>) -> Option<&'a Leased> {
+    held(leases, receipt).filter(|lease| lease.until <= now)
+}
+
+/// The lease of a receipt that is good.
+fn held<'a>(leases: &'a HashMap<i64, Leased>, receipt: &Receipt) -> Option<&'a Leased> {
+    leases.get(&receipt.job.get()).filter(|lease| lease.epoch == receipt.epoch.get())
 }

@@ -11,6 +11,9 @@ use crate::error::Failure;
 use crate::policy::rules;
 use crate::session::Session;
 
+/// How often skipped jobs are tried again. Without any, no statement is sent.
+const AGAIN: u32 = 3;
+
 /// A row of `lock_due.sql`.
 #[derive(Queryable)]
 struct Due {
@@ -54,16 +57,17 @@ async fn lock_due(
 ) -> Result<Vec<Due>, Failure> {
     type Row = (BigInt, Text, Text, Integer, Integer, Nullable<Text>, BigInt);
     let sql = session.sql;
-    let (mut due, mut skipped): (Vec<Due>, usize) = (Vec::new(), 0);
+    let (mut due, mut skipped): (Vec<Due>, Vec<i64>) = (Vec::new(), Vec::new());
     while due.len() < limit {
         let page = limit - due.len();
-        let params = vec![now.into(), page.into(), (skipped + due.len()).into()];
+        let params = vec![now.into(), page.into(), (skipped.len() + due.len()).into()];
         let mut ids: Vec<i64> = session.rows::<BigInt, _>(&sql.due, params).await?;
         ids.sort_unstable();
         session.begin().await?;
         let locked: Vec<Due> =
             session.listed::<Row, _>(&sql.lock_due, Vec::new(), &ids, vec![now.into()]).await?;
-        skipped += ids.len() - locked.len();
+        let is_skipped = |id: &i64| locked.binary_search_by_key(id, |job| job.id).is_err();
+        skipped.extend(ids.iter().copied().filter(is_skipped));
         let known: std::collections::HashSet<i64> = due.iter().map(|job| job.id).collect();
         due.extend(locked.into_iter().filter(|job| !known.contains(&job.id)));
         if ids.len() < page {
@@ -71,6 +75,18 @@ async fn lock_due(
         }
     }
     due.truncate(limit);
+    let known: std::collections::HashSet<i64> = due.iter().map(|job| job.id).collect();
+    skipped.retain(|id| !known.contains(id));
+    skipped.sort_unstable();
+    skipped.dedup();
+    skipped.truncate(limit - due.len());
+    // A heartbeat locks a passed lease for one statement, to find out whether a transaction has it locked: that is over soon.
+    for _ in 0..AGAIN {
+        let locked: Vec<Due> =
+            session.listed::<Row, _>(&sql.lock_due, Vec::new(), &skipped, vec![now.into()]).await?;
+        skipped.retain(|id| locked.binary_search_by_key(id, |job| job.id).is_err());
+        due.extend(locked);
+    }
     Ok(due)
 }
 

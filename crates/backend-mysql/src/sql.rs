@@ -175,7 +175,7 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
 
 statements!(
     plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
-        job, newer, newest, now, old, old_of, once, pause, promote, queue_of, queues, receipts, remove_empty, remove_policy, requeue,
+        job, lock_in, newer, newest, now, old, old_of, once, pause, promote, queue_of, queues, receipts, remove_empty, remove_policy, requeue,
         resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
     listed: complete, complete_free, completed, extend, finish_same, forget, held, held_free, lease, limits, live, lock, lock_dead,
         lock_due, redrive, remove, seen;

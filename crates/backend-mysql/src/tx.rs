@@ -4,6 +4,7 @@
 //! all, may have undone the whole transaction: diesel is told that it is broken, so that it cannot be committed any more.
 
 use async_trait::async_trait;
+use diesel::sql_types::BigInt;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncMysqlConnection, TransactionManager};
 use futures_util::future::BoxFuture;
@@ -42,6 +43,16 @@ impl TxStore<AsyncMysqlConnection> for MysqlStore {
         }
     }
 
+    async fn lock_in(&self, conn: &mut AsyncMysqlConnection, receipt: Receipt) -> Result<()> {
+        let work = self
+            .shared
+            .within(conn, "lock_in", &receipt, |session, receipt| Box::pin(lock(session, receipt)));
+        match work.await? {
+            true => Ok(()),
+            false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+        }
+    }
+
     async fn once_in(&self, conn: &mut AsyncMysqlConnection, key: &IdempotencyKey) -> Result<bool> {
         self.shared.within(conn, "once_in", key, |session, key| Box::pin(once(session, key))).await
     }
@@ -67,9 +78,20 @@ impl TxStore<Object<AsyncMysqlConnection>> for MysqlStore {
         self.settle_in(&mut **conn, receipt, verdict).await
     }
 
+    async fn lock_in(&self, conn: &mut Object<AsyncMysqlConnection>, receipt: Receipt) -> Result<()> {
+        self.lock_in(&mut **conn, receipt).await
+    }
+
     async fn once_in(&self, conn: &mut Object<AsyncMysqlConnection>, key: &IdempotencyKey) -> Result<bool> {
         self.once_in(&mut **conn, key).await
     }
+}
+
+/// Whether the receipt is good; its job is locked then (T10).
+async fn lock(session: &mut Session<'_>, receipt: &Receipt) -> Result<bool, Failure> {
+    let sql = session.sql;
+    let params = vec![receipt.job.get().into(), receipt.epoch.get().into()];
+    Ok(session.row::<BigInt, i64>(&sql.lock_in, params).await?.is_some())
 }
 
 async fn once(session: &mut Session<'_>, key: &IdempotencyKey) -> Result<bool, Failure> {

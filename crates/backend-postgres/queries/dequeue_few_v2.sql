@@ -44,7 +44,8 @@ SELECT NULL::bigint[], j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.p
 FROM leased j
 UNION ALL
 SELECT ARRAY[0, 0]::bigint[], 0, '', '', 0, NULL, 'null'::json, 'null'::json, 0, 0, 'epoch', NULL, NULL, 0, NULL, NULL, 0, 'epoch', 'epoch'
-FROM seen s WHERE NOT s.is_all OR (SELECT count(*) FROM locked) > (SELECT count(*) FROM leased); -- Some were changed meanwhile.
+FROM seen s
+WHERE NOT s.is_all OR (SELECT count(*) FROM locked) > (SELECT count(*) FROM leased);
 IF clock_timestamp() - statement_timestamp() > $6 * interval '1 microsecond' THEN
     SELECT ARRAY[1, 1], 0, '', '', 0, 'null', 'null', 0, 0, 'epoch', 0, 0, 'epoch', 'epoch'
     INTO meta, id, queue_name, kind, priority, payload, headers, attempts, max_attempts, available_at, lease_epoch, redrives,

@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Lost(BoxError),
     /// The server has given up on the statement, which left nothing: a deadlock, a lost race.
     Again(BoxError),
+    /// The same, because a row was changed after the transaction took its snapshot: only above READ COMMITTED.
+    OldSnapshot(BoxError),
     /// The same, but it would take as long again: a lock that did not come in time, a timeout, a cancelled statement.
     Late(BoxError),
     /// The server takes no writes, at least not from this session: it is a standby, or has become one. Nothing was done.
@@ -35,6 +37,7 @@ impl Failure {
             Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
                 StoreError::unavailable(operation, source)
             }
+            Self::OldSnapshot(source) => StoreError::old_snapshot(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
         }
     }
@@ -49,7 +52,7 @@ impl Failure {
 
     /// Whether the same statement may succeed at once.
     pub(crate) fn is_race(&self) -> bool {
-        matches!(self, Self::Again(_) | Self::Taken(_))
+        matches!(self, Self::Again(_) | Self::OldSnapshot(_) | Self::Taken(_))
     }
 }
 
@@ -60,7 +63,7 @@ impl From<DieselError> for Failure {
         };
         match &error {
             DieselError::DatabaseError(ClosedConnection | UnableToSendCommand, _) => Self::Lost(error.into()),
-            DieselError::DatabaseError(SerializationFailure, _) => Self::Again(error.into()),
+            DieselError::DatabaseError(SerializationFailure, _) => Self::OldSnapshot(error.into()),
             DieselError::DatabaseError(ReadOnlyTransaction, _) => Self::ReadOnly(error.into()),
             DieselError::DatabaseError(UniqueViolation, _) => Self::Taken(error.into()),
             // diesel-async keeps no SQLSTATE of these: only the words are left.
@@ -121,7 +124,8 @@ impl Failure {
             // Of a session that idled in its transaction for too long, too.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => Self::Lost(error),
             _ if state.starts_with("08") => Self::Lost(error),
-            "40001" | "40P01" => Self::Again(error),
+            "40001" => Self::OldSnapshot(error),
+            "40P01" => Self::Again(error),
             "25006" => Self::ReadOnly(error),
             "55P03" | "57014" => Self::Late(error),
             "23505" => Self::Taken(error),
@@ -158,9 +162,8 @@ mod tests {
         for state in ["08006", "08P01", "57P01", "57P02", "57P03", "25P03"] {
             assert!(matches!(of(state), Failure::Lost(_)), "{state}");
         }
-        for state in ["40001", "40P01"] {
-            assert!(matches!(of(state), Failure::Again(_)), "{state}");
-        }
+        assert!(matches!(of("40001"), Failure::OldSnapshot(_)));
+        assert!(matches!(of("40P01"), Failure::Again(_)));
         assert!(matches!(of("25006"), Failure::ReadOnly(_)));
         for state in ["55P03", "57014"] {
             assert!(matches!(of(state), Failure::Late(_)), "{state}");

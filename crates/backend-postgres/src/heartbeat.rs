@@ -9,6 +9,7 @@ use leasehold_sql::{StoredTime, micros};
 
 use crate::error::Failure;
 use crate::row::Time;
+use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
 
@@ -36,7 +37,29 @@ pub(crate) async fn heartbeat(
         outcomes.extend(receipt.map(|receipt| (*receipt, outcome(until, now, pending))));
     }
     let lost = HeartbeatOutcome::Lost;
+    distinct.retain(|receipt| outcomes.get(receipt).is_none_or(|outcome| *outcome == lost));
+    for receipt in locked(conn, sql, &distinct).await? {
+        outcomes.insert(receipt, HeartbeatOutcome::Pending); // T10
+    }
     Ok(receipts.iter().map(|receipt| outcomes.get(receipt).copied().unwrap_or(lost)).collect()) // H5
+}
+
+/// Those of the receipts whose lease has passed, and whose job an open transaction has locked.
+async fn locked(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    receipts: &[Receipt],
+) -> Result<Vec<Receipt>, Failure> {
+    if receipts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let params = vec![
+        receipts.iter().map(|receipt| receipt.job.get()).collect(),
+        receipts.iter().map(|receipt| receipt.epoch.get()).collect(),
+    ];
+    let places = conn.numbers(&sql.locked, params).await?;
+    let receipt = |place: i64| receipts.get(usize::try_from(place - 1).ok()?).copied();
+    Ok(places.into_iter().filter_map(receipt).collect())
 }
 
 fn outcome(until: Option<Time>, now: Time, pending: bool) -> HeartbeatOutcome {

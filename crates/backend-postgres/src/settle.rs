@@ -35,7 +35,7 @@ pub(crate) async fn settle(
     let firsts = firsts(items);
     for _ in 0..RACES {
         match settle_once(conn, sql, items, &firsts).await {
-            Err(Failure::Again(_)) => {}
+            Err(Failure::Again(_) | Failure::OldSnapshot(_)) => {}
             settled => return settled,
         }
     }

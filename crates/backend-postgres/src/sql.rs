@@ -102,10 +102,13 @@ statements!(
     redrive(6);
     only made: [];
     statements:
+    by_index,
     create_limits,
     discard,
     fold,
     is_finished,
+    lock_in,
+    locked,
     notify,
     notify_apart,
     notify_events,

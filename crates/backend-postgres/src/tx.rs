@@ -20,6 +20,7 @@ use leasehold_core::{
 use crate::error::{Effect, Failure};
 use crate::events::News;
 use crate::session::Session;
+use crate::sql::Statements;
 pub use crate::tx::error::TxError;
 use crate::{PgStore, Shared, enqueue, settle};
 
@@ -38,6 +39,11 @@ impl TxStore<AsyncPgConnection> for PgStore {
     ) -> Result<Settled> {
         in_transaction(conn, "settle_in")?;
         self.shared.settle_in(conn, receipt, verdict).await
+    }
+
+    async fn lock_in(&self, conn: &mut AsyncPgConnection, receipt: Receipt) -> Result<()> {
+        in_transaction(conn, "lock_in")?;
+        self.shared.lock_in(conn, receipt).await
     }
 
     async fn once_in(&self, conn: &mut AsyncPgConnection, key: &IdempotencyKey) -> Result<bool> {
@@ -64,6 +70,10 @@ impl TxStore<Object<AsyncPgConnection>> for PgStore {
         verdict: Verdict,
     ) -> Result<Settled> {
         self.settle_in(&mut **conn, receipt, verdict).await
+    }
+
+    async fn lock_in(&self, conn: &mut Object<AsyncPgConnection>, receipt: Receipt) -> Result<()> {
+        self.lock_in(&mut **conn, receipt).await
     }
 
     async fn once_in(&self, conn: &mut Object<AsyncPgConnection>, key: &IdempotencyKey) -> Result<bool> {
@@ -135,6 +145,14 @@ impl Shared {
         Ok(Some(settled))
     }
 
+    pub(crate) async fn lock_in<S: Session>(&self, session: &mut S, receipt: Receipt) -> Result<()> {
+        let locked = lock(session, &self.sql, receipt).await;
+        match locked.map_err(|failure| self.undone(session, "lock_in", failure))? {
+            true => Ok(()),
+            false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+        }
+    }
+
     pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {
         let taken = session.count(&self.sql.once, vec![key.as_str().into()]).await;
         Ok(taken.map_err(|failure| self.undone(session, "once_in", failure))? == 1) // T5
@@ -148,4 +166,12 @@ impl Shared {
         }
         failure.told(operation, Effect::Read)
     }
+}
+
+/// Whether the receipt is good; its job is locked then (T10).
+async fn lock<S: Session>(session: &mut S, sql: &Statements, receipt: Receipt) -> Result<bool, Failure> {
+    let before = session.numbers(&sql.by_index, Vec::new()).await?;
+    let setting = if before.contains(&1) { "on" } else { "off" };
+    let params = vec![receipt.job.get().into(), receipt.epoch.get().into(), setting.into()];
+    Ok(session.numbers(&sql.lock_in, params).await?.contains(&1))
 }

@@ -51,6 +51,7 @@ statements!(
     job,
     lease,
     leased,
+    lock_in,
     once,
     pause,
     pick,

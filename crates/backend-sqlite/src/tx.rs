@@ -88,6 +88,15 @@ impl TxStore<SqliteConnection> for SqliteStore {
         }
     }
 
+    async fn lock_in(&self, conn: &mut SqliteConnection, receipt: Receipt) -> Result<()> {
+        let key = || vec![receipt.job.get().into(), receipt.epoch.get().into()];
+        let lock = |session: &mut Session<'_>| session.count(&session.sql.lock_in, key());
+        match self.shared.within(conn, "lock_in", lock).await? {
+            0 => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+            _ => Ok(()),
+        }
+    }
+
     async fn once_in(&self, conn: &mut SqliteConnection, key: &IdempotencyKey) -> Result<bool> {
         self.shared
             .within(conn, "once_in", |session| {

@@ -92,7 +92,7 @@ clauses! {
 
     H1: "A heartbeat makes the lease end at the store's now plus the length asked for."
     H2: "A heartbeat never makes a lease end earlier."
-    H3: "A lease that has passed cannot be extended: the answer is Lost and nothing changes."
+    H3: "A lease that has passed cannot be extended: nothing changes, and the answer is Lost, or Pending while a transaction has the job locked."
     H4: "A stale receipt is answered Lost and changes nothing at all."
     H5: "Each receipt gets one answer, in the order given, and none affects another."
     H6: "A heartbeat changes nothing of a job but the end of its lease and updated_at."
@@ -178,6 +178,7 @@ clauses! {
     T7: "However transactions, verdicts and reclaims interleave, the writes of at most one transaction that settled a lease are committed, and exactly if its verdict counts."
     T8: "A transaction that is dropped leaves nothing behind, no lock either."
     T9: "A verdict in a transaction does what the same verdict does outside."
+    T10: "A job that a transaction has locked with lock_in stays with that transaction until it ends: no reclaim, verdict or intervention takes the job, heartbeats do not keep the transaction from settling it at any isolation level, and they are answered Pending, if the backend promises concurrent writers."
 
     W1: "A subscriber is woken after a job of its queues has become leasable by an operation: enqueue, commit, retry, release, reclaim, promote, redrive, resume, another policy, or the end of a lease in a queue that has limits."
     W2: "A subscriber is not woken by other queues."

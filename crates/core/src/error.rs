@@ -89,6 +89,15 @@ pub enum StoreError {
     },
 }
 
+/// The source of [`StoreError::old_snapshot`].
+#[derive(Debug, Error)]
+#[error(
+    "the transaction's snapshot is too old: roll back and run the transaction again; at REPEATABLE READ and above call lock_in as the first statement"
+)]
+struct OldSnapshot {
+    source: BoxError,
+}
+
 /// The cause of an error, whatever the backend's driver calls it.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -114,6 +123,12 @@ impl StoreError {
     /// [`StoreError::Unavailable`] because another transaction has the job's row locked: nothing was done; call again.
     pub fn row_locked(operation: &'static str) -> Self {
         Self::unavailable(operation, "another transaction has the job's row locked")
+    }
+
+    /// [`StoreError::Unavailable`] because the database refuses to write a row that was changed after the transaction took its
+    /// snapshot: nothing was done. The source says what to do at REPEATABLE READ and SERIALIZABLE.
+    pub fn old_snapshot(operation: &'static str, source: impl Into<BoxError>) -> Self {
+        Self::unavailable(operation, OldSnapshot { source: source.into() })
     }
 
     /// See [`StoreError::Unknown`].

@@ -95,6 +95,7 @@ mockall::mock! {
     impl<C: Send + Sync + 'static> TxStore<C> for TxStore<C> {
         async fn enqueue_in(&self, conn: &mut C, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
         async fn settle_in(&self, conn: &mut C, receipt: &Receipt, verdict: Verdict) -> Result<Settled>;
+        async fn lock_in(&self, conn: &mut C, receipt: Receipt) -> Result<()>;
         async fn once_in(&self, conn: &mut C, key: &IdempotencyKey) -> Result<bool>;
     }
 }

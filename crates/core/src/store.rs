@@ -195,8 +195,8 @@ pub trait Store: Send + Sync + 'static {
     /// * **[S14](crate::contract::S14)** Good receipt, but another transaction has the job's row locked:
     ///   [`Pending`](SettleOutcome::Pending), and nothing at all was changed. The call does not wait for the lock, and the
     ///   other items count. Give the same verdict again later: it is then applied, or the receipt is stale. The other
-    ///   transaction may be a user's, or another call of the store, such as a heartbeat. A store in which an open
-    ///   transaction locks no row never answers `Pending`; there the verdict counts and the other's commit fails
+    ///   transaction may be a user's, or another call of the store, such as a heartbeat. A store in which
+    ///   [`settle_in`](crate::TxStore::settle_in) locks no row applies the verdict instead, and the other's commit fails
     ///   ([T7](crate::contract::T7)).
     ///
     /// # Errors
@@ -211,8 +211,10 @@ pub trait Store: Send + Sync + 'static {
     /// * **[H1](crate::contract::H1)** The lease ends at now + `extend`, or the queue's `max_lease` from now if that is
     ///   shorter (**[P6](crate::contract::P6)**); the answer tells when.
     /// * **[H2](crate::contract::H2)** Unless it ends later already: then it stays, and the answer tells that.
-    /// * **[H3](crate::contract::H3)** A lease that has passed (`lease_until <= now`) is [`Lost`](HeartbeatOutcome::Lost).
-    /// * **[H4](crate::contract::H4)** So is a stale receipt. In both cases nothing at all was changed.
+    /// * **[H3](crate::contract::H3)** A lease that has passed (`lease_until <= now`) is [`Lost`](HeartbeatOutcome::Lost),
+    ///   unless an open transaction has the job locked: no reclaim can take it then, so it is
+    ///   [`Pending`](HeartbeatOutcome::Pending) ([T10](crate::contract::T10)).
+    /// * **[H4](crate::contract::H4)** A stale receipt is `Lost`. In all these cases nothing at all was changed.
     /// * **[H5](crate::contract::H5)** One answer per receipt, in the order given; one given twice is answered twice.
     /// * **[H6](crate::contract::H6)** Only `lease_until` and `updated_at` change.
     /// * **[H7](crate::contract::H7)** A job that an open transaction is about to settle holds up no other receipt of the

@@ -39,12 +39,21 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 ///   unique key or an idempotency key that another takes meanwhile. A duplicate that was answered with a live job stays
 ///   answered so, also if that job has finished by the time of the commit.
 ///
+/// # Isolation levels
+/// The worker's heartbeats write to the job's row while the handler runs.
+/// * At READ COMMITTED that does not matter.
+/// * At REPEATABLE READ and SERIALIZABLE the transaction sees the row as it was at its first statement. If a heartbeat comes
+///   after that, the database refuses [`settle_in`](Self::settle_in). So [`lock_in`](Self::lock_in) must be the first
+///   statement: from then on heartbeats leave the row alone.
+///
 /// # Errors
 /// * [`NoTransaction`](crate::StoreError::NoTransaction) **[T4](crate::contract::T4)**: `conn` has no open
 ///   transaction; nothing was done. Of a type that always is a transaction this cannot happen.
 /// * [`Invalid`](crate::StoreError::Invalid): as outside.
 /// * [`Unavailable`](crate::StoreError::Unavailable): the database gave the transaction up (a deadlock, a serialization
-///   failure, a lost connection). Roll it back and run it again from the start.
+///   failure, a lost connection). Roll it back and run it again from the start. At REPEATABLE READ and SERIALIZABLE that
+///   helps only if the first statement is [`lock_in`](Self::lock_in): otherwise a handler that lasts longer than the time
+///   between two heartbeats fails every time.
 ///
 /// # Time
 /// Times are those of each call, not of the beginning or the commit of the transaction.
@@ -73,6 +82,41 @@ pub trait TxStore<C: Send + ?Sized>: Store {
     /// * [`LeaseLost`](crate::StoreError::LeaseLost) **[T3](crate::contract::T3)**: the receipt is stale, or was
     ///   settled in this transaction before.
     async fn settle_in(&self, conn: &mut C, receipt: &Receipt, verdict: Verdict) -> Result<Settled>;
+
+    /// Locks the job of `receipt` until the caller's transaction ends.
+    ///
+    /// Call it as the first statement of a transaction at REPEATABLE READ or SERIALIZABLE. At READ COMMITTED it is optional:
+    /// there it keeps the job from being reclaimed while the handler works. The lock does not settle the job:
+    /// [`settle_in`](Self::settle_in) does that, later in the same transaction.
+    ///
+    /// ```
+    /// use leasehold_core::{Json, Job, Result, Settled, TxStore};
+    ///
+    /// async fn pay<S, C>(store: &S, tx: &mut C, job: &Job) -> Result<Settled>
+    /// where
+    ///     S: TxStore<C> + ?Sized,
+    ///     C: Send,
+    /// {
+    ///     store.lock_in(tx, job.receipt()).await?;
+    ///     // … reads and writes on `tx`, for longer than a heartbeat …
+    ///     store.ack_in(tx, &job.receipt(), Json::null()).await
+    /// }
+    /// ```
+    ///
+    /// # Contract
+    /// * **[T10](crate::contract::T10)** Until the transaction ends, no reclaim, verdict or intervention takes the job. A
+    ///   heartbeat is answered [`Pending`](crate::HeartbeatOutcome::Pending), which the worker counts as alive for a
+    ///   transactional handler. The transaction can settle the job at every isolation level.
+    /// * **[S10](crate::contract::S10)** A lease that has passed, but was not reclaimed, can be locked.
+    ///
+    /// If another transaction has the job's row locked, this call may wait for it, as [`settle_in`](Self::settle_in) may.
+    ///
+    /// # Errors
+    /// * [`LeaseLost`](crate::StoreError::LeaseLost) **[T3](crate::contract::T3)**: the receipt is stale, or was
+    ///   settled in this transaction before. Nothing is locked, and the transaction stays fit for use.
+    /// * [`Unavailable`](crate::StoreError::Unavailable): also if a heartbeat was written at the same moment. Roll back and
+    ///   run the transaction again.
+    async fn lock_in(&self, conn: &mut C, receipt: Receipt) -> Result<()>;
 
     /// Remembers `key` on the caller's transaction: true the first time, false ever after.
     ///

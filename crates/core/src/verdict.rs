@@ -222,8 +222,8 @@ pub enum HeartbeatOutcome {
         /// moment it sent the heartbeat.
         left: Duration,
     },
-    /// A transaction that is still open is deciding about the job, perhaps the holder's own: nothing was changed, and
-    /// the lease ends when it did. Only of stores in which such a transaction locks the job.
+    /// An open transaction has the job locked, perhaps the holder's own: nothing was changed, and the lease ends when it
+    /// did. While the lock lasts, no reclaim takes the job, also if the lease has passed.
     Pending,
     /// The lease has passed or the receipt is stale: nothing was changed. Stop the work.
     Lost,

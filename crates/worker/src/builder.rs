@@ -270,6 +270,10 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     ///
     /// After it the worker looks whether the transaction was committed. If not, the job is tried again at once; if the
     /// handler failed, or the answer to its commit was lost, the store is asked by receipt what became of the job.
+    ///
+    /// At REPEATABLE READ and SERIALIZABLE the first statement of the transaction must be
+    /// [`lock_in`](leasehold_core::TxStore::lock_in). While the transaction has the job locked, a heartbeat is answered
+    /// [`Pending`](leasehold_core::HeartbeatOutcome::Pending): the worker counts the handler as alive, and its token does not fire.
     pub fn handle_tx<K: JobKind>(self, handler: impl TxHandler<K, S>) -> Self {
         let route = router::transactional(handler, Arc::clone(&self.state));
         self.route::<K>(route)

@@ -191,8 +191,7 @@ impl Heart {
             match outcome {
                 Some(HeartbeatOutcome::Extended { left, .. }) => self.leases.extended(receipt, sent, left),
                 Some(HeartbeatOutcome::Lost) => lost.push(*receipt),
-                // A transaction has the job locked: it may be the handler's own, and nobody can reclaim the job.
-                Some(_) => self.leases.locked(receipt, Instant::now()),
+                Some(_) => self.leases.locked(receipt, sent, Instant::now()),
                 None => self.leases.try_again(receipt, Instant::now()),
             }
         }

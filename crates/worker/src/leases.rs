@@ -175,10 +175,7 @@ impl Leases {
     /// The lease was extended by `left`, as asked at `sent`.
     pub(crate) fn extended(&self, receipt: &Receipt, sent: Instant, left: Duration) {
         if let Some(lease) = self.held().leases.get_mut(receipt).filter(|lease| !lease.lost) {
-            let renewed = Lease::new(sent, left, lease.cancelled.clone());
-            let deadline = lease.deadline.max(renewed.deadline);
-            let Lease { transactional, ended, told, .. } = *lease;
-            *lease = Lease { deadline, transactional, ended, told, ..renewed };
+            lease.renew(sent, left);
         }
     }
 
@@ -191,9 +188,14 @@ impl Leases {
         }
     }
 
-    /// The lease was not extended, because a transaction has the job locked. While it has, nobody can reclaim the job.
-    pub(crate) fn locked(&self, receipt: &Receipt, now: Instant) {
-        if let Some(lease) = self.held().leases.get_mut(receipt) {
+    /// The lease was not extended, because a transaction has the job locked, as was asked at `sent`. While it has, no reclaim takes
+    /// the job. A transactional handler is alive then: the transaction is its own, and its countdown starts anew. A plain handler has
+    /// no transaction on the job: its lease is not lost, but nothing is promised.
+    pub(crate) fn locked(&self, receipt: &Receipt, sent: Instant, now: Instant) {
+        if let Some(lease) = self.held().leases.get_mut(receipt).filter(|lease| !lease.lost) {
+            if lease.transactional {
+                return lease.renew(sent, lease.length);
+            }
             let left = lease.deadline.saturating_duration_since(now);
             let again = (left / 4).max(lease.length / 12).max(Duration::from_millis(1));
             lease.beat_at = later(now, again);
@@ -244,6 +246,14 @@ impl Lease {
             lost: false,
             told: false,
         }
+    }
+
+    /// It holds for `left` from `sent` on, or for longer if it did before.
+    fn renew(&mut self, sent: Instant, left: Duration) {
+        let renewed = Self::new(sent, left, self.cancelled.clone());
+        let deadline = self.deadline.max(renewed.deadline);
+        let Self { transactional, ended, told, .. } = *self;
+        *self = Self { deadline, transactional, ended, told, ..renewed };
     }
 
     /// When it is lost if the store says nothing before.

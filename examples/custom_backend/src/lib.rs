@@ -207,6 +207,14 @@ impl TxStore<WriteTransaction> for RedbStore {
         outcome.settled().ok_or_else(|| StoreError::lease_lost("settle_in", *receipt)) // T3
     }
 
+    async fn lock_in(&self, tx: &mut WriteTransaction, receipt: Receipt) -> Result<()> {
+        // redb has one writer at a time: the open transaction keeps everything else from the job (T10).
+        match self.speak(tx, |tables, _| tables.held(&receipt))? {
+            Some(_) => Ok(()),
+            None => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+        }
+    }
+
     async fn once_in(&self, tx: &mut WriteTransaction, key: &IdempotencyKey) -> Result<bool> {
         self.speak(tx, |tables, _| tables.once(key)) // T5
     }

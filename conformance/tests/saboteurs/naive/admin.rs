@@ -6,14 +6,23 @@ use leasehold_core::{
     Outcome, Prune, PruneAge, Redrive, Redriven, Result, StoreError, backend, time,
 };
 
-use super::{Naive, State};
+use super::{Naive, State, breathe};
 use crate::fault::Fault;
 
 pub(super) async fn intervene(store: &Naive, id: JobId, intervention: &Intervention) -> Result<()> {
     if let Intervention::Discard { reason } = intervention {
         backend::check_document("reason", reason, &Capabilities::full())?;
     }
-    store.atomically(|state, now| state.intervene(id, intervention, now)).await
+    loop {
+        let act = |state: &mut State, now| match state.rows.contains_key(&id) {
+            true => None, // It waits for the transaction that has the job locked.
+            false => Some(state.intervene(id, intervention, now)),
+        };
+        match store.atomically(act).await {
+            Some(answer) => return answer,
+            None => breathe().await,
+        }
+    }
 }
 
 pub(super) async fn redrive(store: &Naive, request: &Redrive) -> Result<Redriven> {

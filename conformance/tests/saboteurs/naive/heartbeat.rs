@@ -64,6 +64,14 @@ impl State {
         let Some(job) = self.jobs.get_mut(&receipt.job) else { return self.heartbeat_lost(receipt, now) };
         let queue = job.queue.clone();
         let good = job.epoch == receipt.epoch || any_epoch;
+        let passed = job.lease.as_ref().is_some_and(|lease| lease.until <= now);
+        if good
+            && job.lease.is_some()
+            && self.rows.contains_key(&receipt.job)
+            && !(passed && fault == Some(Fault::LockedPassedLeaseIsLost))
+        {
+            return HeartbeatOutcome::Pending;
+        }
         let lease = job.lease.as_mut().filter(|lease| {
             good && (lease.until > now || fault == Some(Fault::HeartbeatRevivesAnExpiredLease))
         });

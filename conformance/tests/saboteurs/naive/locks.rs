@@ -1,8 +1,8 @@
 //! Rows that open transactions have locked, for a store that locks rows as most databases do.
 //!
-//! The naive store has no locks by itself: whoever comes first counts, and a commit that comes too late fails. With row
-//! locks a verdict on a locked row is answered Pending, and another transaction that settles it waits. The
-//! commit, the rollback or the drop of a transaction unlocks its rows.
+//! `lock_in` locks a row. `settle_in` does so only with row locks; without them the first to count wins, and a commit that comes
+//! too late fails. A heartbeat or a verdict on a locked row is answered Pending, a reclaim skips it, and an administrator or another
+//! transaction waits. The commit, the rollback or the drop of a transaction unlocks its rows.
 
 use chrono::{DateTime, Utc};
 use leasehold_core::{Receipt, Result, SettleOutcome, StoreError, Verdict};

@@ -29,7 +29,9 @@ impl State {
         let seen = own.reclaimed_to.filter(|_| self.has(Fault::ReclaimSkipsAPage));
         let leased = self.jobs.values().filter(|job| Some(job.id) > seen);
         let leased = leased.filter(|job| job.lease.is_some() || job.state(now) == JobState::Exhausted);
-        let takeable = leased.take(page).filter(|job| self.is_reclaimable(job, now));
+        let locked = |id| self.rows.contains_key(id) && !self.has(Fault::ReclaimTakesLockedJobs);
+        let takeable =
+            leased.take(page).filter(|job| self.is_reclaimable(job, now)).filter(|job| !locked(&job.id));
         let found: Vec<JobId> = takeable.map(|job| job.id).take(limit).collect();
         if found.len() == limit {
             own.reclaimed_to = found.last().map(|last| JobId::new(last.get() + limit as i64));

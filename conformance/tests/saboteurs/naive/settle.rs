@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    fn is_good(&self, receipt: Receipt, job: &Job, now: DateTime<Utc>) -> bool {
+    pub(super) fn is_good(&self, receipt: Receipt, job: &Job, now: DateTime<Utc>) -> bool {
         let holder = |receipt: Receipt| self.holders.get(&receipt);
         let epoch = job.epoch == receipt.epoch
             || self.has(Fault::AckByIdOnly)

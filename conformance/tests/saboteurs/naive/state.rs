@@ -35,8 +35,9 @@ pub(crate) struct State {
     pub(super) locked: BTreeSet<JobId>,
     pub(super) busy: bool,
     pub(super) dropped: BTreeSet<Receipt>,
-    /// Whether open transactions lock what they settle, and what they have locked.
+    /// Whether open transactions lock what they settle.
     pub(super) row_locks: bool,
+    /// What open transactions have locked, and which of them.
     pub(super) rows: BTreeMap<JobId, u64>,
 }
 

@@ -174,6 +174,34 @@ impl TxStore<NaiveConnection> for Naive {
         Ok(settled)
     }
 
+    async fn lock_in(&self, conn: &mut NaiveConnection, receipt: Receipt) -> Result<()> {
+        if conn.staged.is_none() && self.has(Fault::LockInWithoutTransaction) {
+            return Ok(());
+        }
+        conn.open("lock_in")?;
+        let step = |state: &mut State, at| -> Result<_> {
+            if state.rows.get(&receipt.job).is_some_and(|owner| *owner != conn.owner) {
+                return Ok(None); // Another transaction has it.
+            }
+            let view = conn.view(state)?;
+            let is_good = view.jobs.get(&receipt.job).is_some_and(|job| view.is_good(receipt, job, at));
+            if is_good && !state.has(Fault::LockInDoesNotLock) {
+                state.rows.insert(receipt.job, conn.owner);
+            }
+            Ok(Some(is_good))
+        };
+        let is_good = loop {
+            match self.atomically(&step).await? {
+                Some(is_good) => break is_good,
+                None => breathe().await,
+            }
+        };
+        match is_good || self.has(Fault::LockInOfAStaleReceiptIsOk) {
+            true => Ok(()),
+            false => Err(StoreError::lease_lost("lock_in", receipt)),
+        }
+    }
+
     async fn once_in(&self, conn: &mut NaiveConnection, key: &IdempotencyKey) -> Result<bool> {
         conn.open("once_in")?;
         let step = |state: &mut State, _| -> Result<_> {
@@ -242,8 +270,11 @@ impl State {
                 }
             }
             Staged::Settle { receipt, verdict, at } => {
-                let lost = self.settle_one(*receipt, verdict, *at).is_lost();
-                if lost && !self.has(Fault::CommitForgivesALostLease) {
+                let outcome = self.settle_one(*receipt, verdict, *at);
+                if outcome.is_pending() {
+                    return Err(StoreError::row_locked("commit"));
+                }
+                if outcome.is_lost() && !self.has(Fault::CommitForgivesALostLease) {
                     return Err(StoreError::lease_lost("commit", *receipt));
                 }
             }

@@ -77,6 +77,10 @@ impl Transaction for Session {
         self.store.settle_in(&mut self.connection, receipt, verdict).await
     }
 
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        self.store.lock_in(&mut self.connection, receipt).await
+    }
+
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {
         self.store.once_in(&mut self.connection, key).await
     }

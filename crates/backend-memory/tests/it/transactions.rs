@@ -161,3 +161,21 @@ fn of_two_transactions_with_one_once_key_one_commits() {
     assert!(!now(store.once_in(&mut second, &key)).unwrap());
     second.commit().unwrap();
 }
+
+#[test]
+fn a_lock_that_came_later_keeps_a_settlement_from_its_commit() {
+    let (store, _) = store();
+    enqueue(&store, job("work"));
+    let held = claim(&store, "work", 1).remove(0);
+    let (mut first, mut second) = (store.begin(), store.begin());
+    let _ = now(store.ack_in(&mut first, &held.receipt(), Json::null())).unwrap();
+    now(store.lock_in(&mut second, held.receipt())).unwrap();
+    let refused = first.commit().unwrap_err();
+    assert!(matches!(refused, StoreError::Unavailable { operation: "commit", .. }), "{refused}");
+    let refused = now(store.lock_in(&mut store.begin(), held.receipt())).unwrap_err();
+    assert!(matches!(refused, StoreError::Unavailable { operation: "lock_in", .. }), "{refused}");
+
+    let _ = now(store.ack_in(&mut second, &held.receipt(), Json::null())).unwrap();
+    second.commit().unwrap();
+    assert!(matches!(now(store.get(held.id)).unwrap(), Some(Record::Finished(_))));
+}

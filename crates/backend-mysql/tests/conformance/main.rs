@@ -1,4 +1,5 @@
-//! The conformance suite on MySQL and on MariaDB; and on MySQL as a user who may do no more than the docs ask for.
+//! The conformance suite on MySQL and on MariaDB; on MariaDB with `innodb_snapshot_isolation`; and on MySQL as a user with no
+//! more rights than the docs ask for.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 #[path = "../support/mod.rs"]
@@ -37,11 +38,15 @@ const STATEMENTS: &[&str] = &[
     "transaction",
 ];
 
+/// What `innodb_snapshot_isolation` can change: transactions above READ COMMITTED.
+const BY_SNAPSHOT: &[&str] = &["transaction"];
+
 fn main() {
     let restricted = Server::restricted("mysql 9, least privileges", MYSQL, GRANTS);
     Suites::new()
         .whole("mysql9", Server::new("mysql 9", MYSQL))
         .whole("mariadb", Server::new("mariadb 10.11", MARIADB))
+        .part("snapshots", Server::new("mariadb 10.11, snapshots", MARIADB).with_snapshots(), BY_SNAPSHOT)
         .part("grants", restricted, STATEMENTS)
         .main();
 }

@@ -6,6 +6,7 @@ mod corrupt;
 mod failover;
 mod from_pool;
 mod gather;
+mod isolation;
 mod migrations;
 mod plans;
 mod sessions;

@@ -12,7 +12,7 @@ use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
-use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_mysql::MysqlStore;
 
@@ -87,6 +87,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     /// What the user of the store may do, if that is less than everything.
     pub(crate) grants: Option<&'static str>,
+    /// Whether transactions above READ COMMITTED have MariaDB's `innodb_snapshot_isolation`: the default from 11.6 on.
+    pub(crate) snapshots: bool,
 }
 
 /// One database, and a store on it for transactions.
@@ -98,7 +100,12 @@ pub(crate) struct Database {
 
 impl Server {
     pub(crate) fn new(name: &'static str, variable: &str) -> Self {
-        Self { name, url: url(variable), grants: None }
+        Self { name, url: url(variable), grants: None, snapshots: false }
+    }
+
+    /// With `innodb_snapshot_isolation`.
+    pub(crate) fn with_snapshots(self) -> Self {
+        Self { snapshots: true, ..self }
     }
 
     /// As a user who may do no more than this.
@@ -174,6 +181,25 @@ impl Harness for Server {
         Ok(Some(Box::new(Session::new(database, conn))))
     }
 
+    async fn begin_at(
+        &self,
+        database: &Database,
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let mut conn = database.home.pool().get().await?;
+        if self.snapshots {
+            conn.batch_execute("SET SESSION innodb_snapshot_isolation = ON").await?;
+        }
+        // Of the next transaction alone.
+        conn.batch_execute(match level {
+            Isolation::RepeatableRead => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            Isolation::Serializable => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        })
+        .await?;
+        AnsiTransactionManager::begin_transaction(&mut *conn).await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
     async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let conn = database.home.pool().get().await?;
         Ok(Some(Box::new(Session::new(database, conn))))
@@ -223,6 +249,11 @@ impl Transaction for Session {
     async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
         let store = self.store.clone();
         store.settle_in(self.conn(), receipt, verdict).await
+    }
+
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        let store = self.store.clone();
+        store.lock_in(self.conn(), receipt).await
     }
 
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {

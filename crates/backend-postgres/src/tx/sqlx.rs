@@ -26,6 +26,11 @@ impl TxStore<PgConnection> for PgStore {
         self.shared.settle_in(conn, receipt, verdict).await
     }
 
+    async fn lock_in(&self, conn: &mut PgConnection, receipt: Receipt) -> Result<()> {
+        in_transaction(conn, "lock_in")?;
+        self.shared.lock_in(conn, receipt).await
+    }
+
     async fn once_in(&self, conn: &mut PgConnection, key: &IdempotencyKey) -> Result<bool> {
         in_transaction(conn, "once_in")?;
         self.shared.once_in(conn, key).await

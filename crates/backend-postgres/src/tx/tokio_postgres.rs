@@ -22,6 +22,10 @@ impl<'t> TxStore<Transaction<'t>> for PgStore {
         self.shared.settle_in(tx, receipt, verdict).await
     }
 
+    async fn lock_in(&self, tx: &mut Transaction<'t>, receipt: Receipt) -> Result<()> {
+        self.shared.lock_in(tx, receipt).await
+    }
+
     async fn once_in(&self, tx: &mut Transaction<'t>, key: &IdempotencyKey) -> Result<bool> {
         self.shared.once_in(tx, key).await
     }

@@ -11,7 +11,7 @@ use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{
     AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
 };
-use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
 
@@ -130,6 +130,17 @@ impl Harness for Server {
         Ok(Some(Box::new(Session::new(database, conn))))
     }
 
+    async fn begin_at(
+        &self,
+        database: &Database,
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        let mut conn = database.home.pool().get().await?;
+        AnsiTransactionManager::begin_transaction(&mut *conn).await?;
+        conn.batch_execute(set_level(level)).await?;
+        Ok(Some(Box::new(Session::new(database, conn))))
+    }
+
     async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let conn = database.home.pool().get().await?;
         Ok(Some(Box::new(Session::new(database, conn))))
@@ -145,6 +156,14 @@ impl Harness for Server {
         let query = diesel::sql_query(format!("SELECT entry FROM {}.ledger", database.schema));
         let entries: Vec<Entry> = query.load(&mut conn).await?;
         Ok(entries.into_iter().map(|entry| entry.entry).collect())
+    }
+}
+
+/// Sets the level of the transaction that was just begun.
+pub(crate) fn set_level(level: Isolation) -> &'static str {
+    match level {
+        Isolation::RepeatableRead => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        Isolation::Serializable => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
     }
 }
 
@@ -181,6 +200,11 @@ impl Transaction for Session {
     async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
         let store = self.store.clone();
         store.settle_in(self.conn(), receipt, verdict).await
+    }
+
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        let store = self.store.clone();
+        store.lock_in(self.conn(), receipt).await
     }
 
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {

@@ -1,10 +1,14 @@
 //! Business rows and the queue, in one transaction of the user's: both are there, or neither.
 
-use diesel::connection::SimpleConnection;
+use std::time::Duration;
+
+use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::sql_types::BigInt;
 use diesel::{Connection, RunQueryDsl, SqliteConnection};
 use futures_util::FutureExt;
-use leasehold_core::{Dequeue, Job, Json, NewJob, Record, Store, StoreError, TxStore, Verdict};
+use leasehold_core::{
+    Dequeue, HeartbeatOutcome, Job, Json, LeaseFor, NewJob, Record, Store, StoreError, TxStore, Verdict,
+};
 use leasehold_sqlite::{SqliteStore, TxError, transaction};
 
 #[derive(diesel::QueryableByName)]
@@ -102,6 +106,23 @@ async fn a_snapshot_that_is_too_old_is_unavailable() {
     });
     assert!(matches!(&failed, Err(TxError::Store(StoreError::Unavailable { .. }))), "{failed:?}");
     handle(&store, &mut conn, &job).unwrap();
+}
+
+/// A transaction that begins with a read takes the lock with `lock_in`: a heartbeat can wait, but cannot come between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_keeps_the_snapshot_new() {
+    let (store, mut conn, _directory) = scene().await;
+    let job = leased(&store).await;
+    AnsiTransactionManager::begin_transaction(&mut conn).unwrap();
+    store.lock_in(&mut conn, job.receipt()).await.unwrap();
+    assert_eq!(orders(&mut conn), 0);
+    let (other, receipt) = (store.clone(), job.receipt());
+    let minute = LeaseFor::new(Duration::from_secs(60)).unwrap();
+    let beat = tokio::spawn(async move { other.heartbeat(&[receipt], minute).await });
+    let _settled = store.ack_in(&mut conn, &job.receipt(), Json::null()).await.unwrap();
+    AnsiTransactionManager::commit_transaction(&mut conn).unwrap();
+    assert_eq!(beat.await.unwrap().unwrap(), [HeartbeatOutcome::Lost]);
+    assert!(matches!(store.get(job.id).await.unwrap(), Some(Record::Finished(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,6 +136,10 @@ impl Transaction for Session {
         self.store.settle_in(&mut self.conn, receipt, verdict).await
     }
 
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        self.store.lock_in(&mut self.conn, receipt).await
+    }
+
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {
         self.store.once_in(&mut self.conn, key).await
     }

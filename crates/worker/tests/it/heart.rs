@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::support::{Pay, Work, enqueue, event, finished, store};
 use futures_util::FutureExt;
 use leasehold_core::{
-    Archive, HeartbeatOutcome, Json, LeaseFor, MockStore, NewJob, QueuePolicy, Receipt, Result, Settled,
-    Store, StoreError, TxStore,
+    Archive, HeartbeatOutcome, JobId, Json, LeaseFor, MockStore, NewJob, QueuePolicy, Receipt, Record,
+    Result, Settled, Store, StoreError, TxStore,
 };
 use leasehold_memory::MemoryStore;
 use leasehold_worker::{Context, HeartbeatOn, Worker, WorkerBuilder, WorkerEvent};
@@ -184,6 +184,49 @@ async fn a_lease_is_not_lost_while_a_transaction_has_its_job_locked() {
     assert_eq!((worker.stats().panicked, worker.stats().lease_lost), (0, 0));
     let calls = calls.load(Ordering::SeqCst);
     assert!(calls < 100, "{calls} heartbeats in a minute");
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}
+
+/// For a transactional handler a Pending heartbeat counts as alive: the countdown starts anew, and the lease outlives an outage that
+/// is shorter than a lease. For a plain handler nothing is promised, and the lease is lost in that outage.
+#[tokio::test(start_paused = true)]
+async fn a_pending_heartbeat_renews_the_lease_of_a_transactional_handler_alone() {
+    let store = store();
+    let jobs = [NewJob::of("q", &Work { n: 0 }).build().unwrap(), NewJob::of("q", &Pay {}).build().unwrap()];
+    let ids: Vec<JobId> = store.enqueue(&jobs).await.unwrap().iter().map(|job| job.id).collect();
+    let start = tokio::time::Instant::now();
+    let locked = beating(&store, move |_, receipts, _| match start.elapsed() {
+        outage if (20 * SECOND..25 * SECOND).contains(&outage) => {
+            Err(StoreError::unavailable("heartbeat", "gone"))
+        }
+        _ => Ok(vec![HeartbeatOutcome::Pending; receipts.len()]),
+    });
+    let pay = async |_: Pay, context: Context<MemoryStore>| {
+        sleep(60 * SECOND).await;
+        assert!(!context.is_cancelled(), "the token has fired");
+        assert!(context.lease_left() > 3 * SECOND, "{:?} are left", context.lease_left());
+        let store = context.state();
+        let mut tx = store.begin();
+        let settled = store.ack_in(&mut tx, &context.receipt(), Json::null()).await?;
+        tx.commit()?;
+        Ok::<Settled, StoreError>(settled)
+    };
+    let work = async |_: Work, context: Context<MemoryStore>| {
+        sleep(19 * SECOND).await;
+        assert_eq!(context.lease_left(), Duration::ZERO, "nothing is promised");
+        context.cancelled().await;
+    };
+    let worker = worker(locked).state(store.clone()).poll_interval(3600 * SECOND);
+    let worker = worker.handle::<Work>(work).handle_tx::<Pay>(pay).start().unwrap();
+    let lost = event(&worker, |event| match event {
+        WorkerEvent::LeaseLost { receipt, .. } => Some(receipt.job),
+        _ => None,
+    });
+    assert_eq!(tokio::time::timeout(30 * SECOND, lost).await.unwrap(), ids[0]);
+    sleep(40 * SECOND).await;
+    let stats = worker.stats();
+    assert_eq!((stats.lease_lost, stats.panicked), (1, 0));
+    assert!(matches!(store.get(ids[1]).await.unwrap(), Some(Record::Finished(_))));
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Harness, Need, Transaction, run_checks};
+use leasehold_conformance::{BoxError, Harness, Isolation, Need, Transaction, run_checks};
 use leasehold_core::{Result, Store};
 
 use crate::support::{Database, Server};
@@ -38,6 +38,9 @@ trait Driver: Sized + Send + Sync + 'static {
     fn open(url: &str) -> Result<Self, BoxError>;
 
     async fn begin(&self, database: &Database) -> Result<Box<dyn Transaction>, BoxError>;
+
+    async fn begin_at(&self, database: &Database, level: Isolation)
+    -> Result<Box<dyn Transaction>, BoxError>;
 
     /// `None`, as by default, of a type that always is a transaction.
     async fn no_transaction(&self, _: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
@@ -83,6 +86,14 @@ impl<D: Driver> Harness for On<D> {
         (database, driver): &(Database, D),
     ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(Some(driver.begin(database).await?))
+    }
+
+    async fn begin_at(
+        &self,
+        (database, driver): &(Database, D),
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        Ok(Some(driver.begin_at(database, level).await?))
     }
 
     async fn no_transaction(

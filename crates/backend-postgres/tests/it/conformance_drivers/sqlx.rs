@@ -1,13 +1,13 @@
 //! Transactions of sqlx's.
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Transaction};
+use leasehold_conformance::{BoxError, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, TxStore, Verdict};
 use leasehold_postgres::{PgStore, Schema};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use crate::support::Database;
+use crate::support::{Database, set_level};
 
 /// A pool for one database.
 pub(crate) struct Driver(PgPool);
@@ -20,6 +20,16 @@ impl super::Driver for Driver {
 
     async fn begin(&self, database: &Database) -> Result<Box<dyn Transaction>, BoxError> {
         Ok(session(database, Connection::Open(self.0.begin().await?)))
+    }
+
+    async fn begin_at(
+        &self,
+        database: &Database,
+        level: Isolation,
+    ) -> Result<Box<dyn Transaction>, BoxError> {
+        let mut transaction = self.0.begin().await?;
+        sqlx::query(set_level(level)).execute(&mut *transaction).await?;
+        Ok(session(database, Connection::Open(transaction)))
     }
 
     async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
@@ -65,6 +75,11 @@ impl Transaction for Session {
     async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
         let store = self.store.clone();
         store.settle_in(self.conn(), receipt, verdict).await
+    }
+
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        let store = self.store.clone();
+        store.lock_in(self.conn(), receipt).await
     }
 
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {

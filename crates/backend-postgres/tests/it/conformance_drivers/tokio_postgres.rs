@@ -1,13 +1,13 @@
 //! Transactions of tokio-postgres's.
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Transaction};
+use leasehold_conformance::{BoxError, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, TxStore, Verdict};
 use leasehold_postgres::{PgStore, Schema};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
-use crate::support::Database;
+use crate::support::{Database, set_level};
 
 /// Opens a connection for each transaction.
 pub(crate) struct Driver {
@@ -21,12 +21,28 @@ impl super::Driver for Driver {
     }
 
     async fn begin(&self, database: &Database) -> Result<Box<dyn Transaction>, BoxError> {
+        Ok(Box::new(self.session(database).await?))
+    }
+
+    async fn begin_at(
+        &self,
+        database: &Database,
+        level: Isolation,
+    ) -> Result<Box<dyn Transaction>, BoxError> {
+        let session = self.session(database).await?;
+        session.transaction.batch_execute(set_level(level)).await?;
+        Ok(Box::new(session))
+    }
+}
+
+impl Driver {
+    async fn session(&self, database: &Database) -> Result<Session, BoxError> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
         let connection = Closing(tokio::spawn(async { drop(connection.await) }));
         // The transaction borrows its client, and both have to go into one box: so the client is never freed.
         let transaction = Box::leak(Box::new(client)).transaction().await?;
         let (store, schema) = (database.home.clone(), database.schema.clone());
-        Ok(Box::new(Session { store, schema, transaction, connection }))
+        Ok(Session { store, schema, transaction, connection })
     }
 }
 
@@ -54,6 +70,10 @@ impl Transaction for Session {
 
     async fn settle_in(&mut self, receipt: &Receipt, verdict: Verdict) -> Result<Settled> {
         self.store.settle_in(&mut self.transaction, receipt, verdict).await
+    }
+
+    async fn lock_in(&mut self, receipt: Receipt) -> Result<()> {
+        self.store.lock_in(&mut self.transaction, receipt).await
     }
 
     async fn once_in(&mut self, key: &IdempotencyKey) -> Result<bool> {

@@ -7,6 +7,7 @@ mod crashes;
 mod dying;
 mod factory;
 mod hogs;
+mod isolation;
 mod log;
 mod outage;
 mod signals;
