@@ -41,10 +41,12 @@ pub(super) struct Settlements {
     /// Jobs in batches to be sent again, or under way again.
     again_jobs: usize,
     outage: Outage,
-    /// While nothing succeeds: no batch is repeated before.
+    /// While nothing succeeds: no verdict that has failed alone is sent again before.
     paused_until: Option<Instant>,
-    /// Whether the store was unavailable the last time: then nothing is sent before, either.
-    unavailable: bool,
+    /// How often in a row the store was unavailable for a batch that was sent for the first time.
+    unavailable: u32,
+    /// While the store is unavailable: nothing is sent for the first time before.
+    held_until: Option<Instant>,
     batch: usize,
 }
 
@@ -61,7 +63,8 @@ impl Settlements {
             again_jobs: 0,
             outage: Outage::new("settle"),
             paused_until: None,
-            unavailable: false,
+            unavailable: 0,
+            held_until: None,
             batch: settings.settle_batch,
         }
     }
@@ -104,7 +107,7 @@ impl Settlements {
         self.settler.hurry.cancel();
         self.due = Some(Instant::now());
         self.again.iter_mut().for_each(Batch::hurry);
-        (self.paused_until, self.unavailable) = (None, false);
+        (self.paused_until, self.held_until) = (None, None);
     }
 
     /// The next batch to send, if one may be sent now.
@@ -158,9 +161,9 @@ impl Settlements {
         }
     }
 
-    /// The store was unavailable: nothing is sent before this.
+    /// The store is unavailable: nothing is sent for the first time before this.
     fn held_until(&self, now: Instant) -> Option<Instant> {
-        self.paused_until.filter(|until| self.unavailable && now < *until)
+        self.held_until.filter(|until| now < *until)
     }
 
     /// When something is to be sent, if nothing happens before.
@@ -188,19 +191,29 @@ impl Settlements {
             Some(error) => self.failed(error, sent),
             None => {
                 self.outage.over();
-                (self.paused_until, self.unavailable) = (None, false);
+                (self.paused_until, self.unavailable, self.held_until) = (None, 0, None);
             }
         }
         self.again.append(&mut round.again);
     }
 
     fn failed(&mut self, error: &StoreError, sent: &Sent) {
-        self.unavailable = error.is_retryable();
+        if !sent.again {
+            self.first_failed(error);
+        }
         // What fails while others are settled is the trouble of that job.
-        if sent.again && sent.jobs.len() == 1 && !self.outage.is_on() && !self.unavailable {
+        if sent.again && sent.jobs.len() == 1 && !self.outage.is_on() {
             return;
         }
         self.paused_until = Some(Instant::now() + self.outage.failed(&with_causes(error)));
+    }
+
+    /// A batch has failed that was sent for the first time. The reason may be one of its jobs, so only the next such failure
+    /// holds up others.
+    fn first_failed(&mut self, error: &StoreError) {
+        self.unavailable = if error.is_retryable() { self.unavailable.saturating_add(1) } else { 0 };
+        let pauses = self.unavailable.saturating_sub(1);
+        self.held_until = (pauses > 0).then(|| Instant::now() + pause(pauses));
     }
 
     fn unsettled(&self) -> usize {

@@ -21,6 +21,9 @@ struct Stuck {
     jobs: Mutex<BTreeSet<JobId>>,
     how: How,
     calls: AtomicUsize,
+    /// Calls of these with receipts that no call had before.
+    first_sent: AtomicUsize,
+    seen: Mutex<BTreeSet<Receipt>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,7 +40,8 @@ enum How {
 impl Stuck {
     fn new(jobs: impl IntoIterator<Item = i64>, how: How) -> Arc<Self> {
         let jobs = jobs.into_iter().map(JobId::new).collect();
-        Arc::new(Self { jobs: Mutex::new(jobs), how, calls: AtomicUsize::new(0) })
+        let (calls, first_sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { jobs: Mutex::new(jobs), how, calls, first_sent, seen: Mutex::default() })
     }
 
     fn free(&self) {
@@ -56,6 +60,8 @@ impl Around for Stuck {
             return Ok(());
         }
         self.calls.fetch_add(1, Ordering::SeqCst);
+        let new = receipts.iter().filter(|receipt| self.seen.lock().unwrap().insert(**receipt)).count();
+        self.first_sent.fetch_add(usize::from(new > 0), Ordering::SeqCst);
         if !receipts.iter().any(|receipt| self.has(receipt)) {
             return Ok(());
         }
@@ -94,6 +100,43 @@ async fn one_job_that_cannot_be_settled_does_not_hold_its_batch_hostage() {
         assert!(start.elapsed() < 15 * SECOND, "{how:?}: {:?}", start.elapsed());
         worker.shutdown(Duration::ZERO).await.unwrap();
     }
+}
+
+/// An idle worker has one verdict that fails alone, for long. The verdicts of other jobs do not wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_verdict_that_fails_alone_delays_no_new_verdict() {
+    for how in ALL {
+        let store = store();
+        let stuck = Stuck::new([1], how);
+        let worker = worker(&store, &stuck).lease(3600 * SECOND).handle::<Work>(idle).start().unwrap();
+        enqueue(&store, 1).await;
+        // At once after the first failure, and then at any time of the longest pause.
+        for (settled, wait) in [0, 100, 100, 103, 107, 109].into_iter().enumerate() {
+            sleep(wait * SECOND + SECOND / 100).await;
+            enqueue(&store, 1).await;
+            let start = Instant::now();
+            finished(&store, settled + 1).await;
+            assert!(start.elapsed() < SECOND / 20, "{how:?}: {:?}", start.elapsed());
+        }
+        worker.shutdown(Duration::ZERO).await.unwrap();
+    }
+}
+
+/// The store is unavailable for everything: jobs that end meanwhile are sent together, in ever longer pauses.
+#[tokio::test(start_paused = true)]
+async fn while_the_store_is_unavailable_new_verdicts_wait_for_each_other() {
+    let store = store();
+    enqueue(&store, 600).await;
+    let stuck = Stuck::new(1..=600, How::Unavailable);
+    let handler = async |work: Work, _: Context<()>| sleep(SECOND * work.n as u32 / 10).await;
+    let worker = worker(&store, &stuck).concurrency(600).lease(3600 * SECOND).handle::<Work>(handler);
+    let worker = worker.start().unwrap();
+    sleep(61 * SECOND).await;
+    let first_sent = stuck.first_sent.load(Ordering::SeqCst);
+    assert!((5..25).contains(&first_sent), "{first_sent} batches of 600 verdicts");
+    stuck.free();
+    finished(&store, 600).await;
+    worker.shutdown(Duration::ZERO).await.unwrap();
 }
 
 /// More bad jobs than there are places for settlements: the worker works on as if they were not there.

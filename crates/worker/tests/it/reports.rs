@@ -218,6 +218,29 @@ async fn a_lost_answer_is_no_lost_lease_where_no_history_is_kept() {
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
 
+/// The same queue, but no answer was lost: the job was taken away before the verdict was sent. That is a lost lease.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_taken_away_is_a_lost_lease_where_no_history_is_kept() {
+    for verdict in [Verdict::done(), Verdict::discard("not wanted")] {
+        let store = store();
+        let policy = QueuePolicy { archive: Some(Archive::DeadOnly), ..QueuePolicy::default() };
+        store.set_policy(&"q".parse().unwrap(), &policy).await.unwrap();
+        enqueue(&store, 1).await;
+        let handler = async |_: Work, context: Context<Verdict>| {
+            sleep(2 * SECOND).await;
+            context.state().clone()
+        };
+        let worker = worker(&store).state(verdict.clone()).handle::<Work>(handler).start().unwrap();
+        sleep(SECOND).await;
+        store.discard(1.into(), Json::null()).await.unwrap();
+        sleep(2 * SECOND).await;
+        let stats = worker.stats();
+        let told = (stats.completed, stats.discarded, stats.lease_lost);
+        assert_eq!(told, (0, 0, 1), "{verdict:?}");
+        worker.shutdown(Duration::ZERO).await.unwrap();
+    }
+}
+
 /// Jobs that are given back before their handlers start were not leased as far as the user can see.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_not_started_is_not_told_as_leased() {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::wrapped::{Around, Op, Wrapped};
-use crate::support::{Work, enqueue, finished, store};
+use crate::support::{Work, enqueue, finished, store, worker};
 use async_trait::async_trait;
 use leasehold_core::{Dequeue, NewJob, QueueOrder, QueuePolicy, Record, Result, Store, StoreError};
 use leasehold_memory::MemoryStore;
 use leasehold_worker::{Context, HeartbeatOn, QueueOptions, Worker};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -226,5 +227,24 @@ async fn slots_that_become_free_at_about_the_same_time_are_filled_by_one_claim()
     finished(&store, 2000).await;
     let claims = worker.stats().claims;
     assert!(claims < 400, "{claims} claims for 2000 jobs in 40 slots");
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}
+
+/// With many slots free a claim does not wait for more, although a handler is running.
+#[tokio::test(start_paused = true)]
+async fn a_claim_for_many_free_slots_is_sent_at_once() {
+    let store = store();
+    enqueue(&store, 1).await;
+    let (started, mut starts) = unbounded_channel();
+    let handler = async |_: Work, context: Context<UnboundedSender<Instant>>| {
+        context.state().send(Instant::now()).unwrap();
+        sleep(60 * SECOND).await;
+    };
+    let worker = worker(&store).concurrency(40).state(started).handle::<Work>(handler).start().unwrap();
+    starts.recv().await.unwrap();
+    sleep(SECOND * 5 / 2).await;
+    let enqueued = Instant::now();
+    enqueue(&store, 1).await;
+    assert_eq!(starts.recv().await.unwrap() - enqueued, Duration::ZERO);
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
