@@ -7,6 +7,7 @@ mod counts;
 mod failover;
 mod gather;
 mod hints;
+mod isolation;
 mod lost;
 mod migrations;
 mod plans;
