@@ -4,6 +4,7 @@
 mod chaos;
 mod corrupt;
 mod counts;
+mod enqueue;
 mod failover;
 mod gather;
 mod hints;
