@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use leasehold_core::contract::P10;
 use leasehold_core::{
-    BatchSize, Fate, HeartbeatOutcome, Json, MaxAttempts, QueuePolicy, Redrive, Schedule, Verdict, backend,
+    BatchSize, Fate, HeartbeatOutcome, Json, MaxAttempts, QueueOrder, QueuePolicy, Redrive, Schedule,
+    Verdict, backend,
 };
 
 use super::scene::{dead_letter, holds, pattern};
@@ -14,6 +15,7 @@ use crate::stage::{HOUR, Stage, ids, lease_for, new_job, request, request_named}
 
 checks! { "pause":
     nothing_is_leased_from_a_paused_queue [P1] needs Policies;
+    a_handle_goes_by_what_another_has_said [P1, P4] needs Policies;
     holders_go_on_in_a_paused_queue [P1] needs Policies;
     jobs_come_and_go_in_a_paused_queue [P1] needs Policies;
     a_prefix_is_paused_as_a_whole [P1, P10] needs Policies;
@@ -38,6 +40,28 @@ async fn nothing_is_leased_from_a_paused_queue(stage: Stage) -> Outcome {
     ensure_eq!(P1, "leased over all queues", ids(&mixed), open[1..]);
     other.resume(&pattern("q")?).await?;
     ensure_eq!(P1, "leased after resume", ids(&stage.claim("q", 10).await?), [waiting]);
+    Ok(())
+}
+
+/// The first call of a handle after a change by another one, in each of the ways to ask, and the first call of a new handle.
+async fn a_handle_goes_by_what_another_has_said(stage: Stage) -> Outcome {
+    let ways = [("a", request("a", 9)?), ("b", request_named(&["b", "other"], 9)?), ("c", request("c*", 9)?)];
+    for (name, way) in ways {
+        let other = stage.connect().await?;
+        ensure_eq!(D13, "leased of nothing", other.dequeue(&way).await?, []);
+        stage.store.pause(&pattern(name)?).await?;
+        let waiting = stage.enqueue_many(name, 3).await?;
+        ensure_eq!(P1, "leased after another handle has paused", other.dequeue(&way).await?, []);
+        ensure_eq!(P1, "leased by a new handle", stage.connect().await?.dequeue(&way).await?, []);
+        stage.store.resume(&pattern(name)?).await?;
+        let fifo = QueuePolicy { order: Some(QueueOrder::Fifo), ..QueuePolicy::default() };
+        stage.set_policy(&format!("{name}*"), fifo).await?;
+        let first = stage.connect().await?.dequeue(&way).await?;
+        ensure_eq!(P4, "leased by a new handle from a Fifo queue", ids(&first), waiting[..1]);
+        ensure_eq!(P4, "leased after another handle has said Fifo", other.dequeue(&way).await?, []);
+        stage.set_policy(&format!("{name}*"), QueuePolicy::default()).await?;
+        ensure_eq!(P4, "leased without the policy", other.dequeue(&way).await?.len(), 2);
+    }
     Ok(())
 }
 

@@ -607,6 +607,8 @@ faults! {
     EmptyPolicyRemovesNothing,
     /// A handle goes by the policies that it saw first.
     PoliciesCachedByHandles,
+    /// A call over a prefix goes by the policies that its handle knew before, and learns the new ones from it.
+    PrefixGoesByOldPolicies,
     /// `on_expiry` is not stored.
     PolicyForgetsOnExpiry,
     /// `max_lease` is not stored.

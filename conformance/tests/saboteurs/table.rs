@@ -337,6 +337,7 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::SetPolicyMerges, contract::P9, "policy::a_policy_is_replaced_as_a_whole"),
     (Fault::EmptyPolicyRemovesNothing, contract::P9, "policy::a_policy_is_replaced_as_a_whole"),
     (Fault::PoliciesCachedByHandles, contract::P1, "pause::nothing_is_leased_from_a_paused_queue"),
+    (Fault::PrefixGoesByOldPolicies, contract::P1, "pause::a_handle_goes_by_what_another_has_said"),
     (Fault::PolicyForgetsOnExpiry, contract::P9, "policy::policies_are_kept_as_set"),
     (Fault::PolicyForgetsMaxLease, contract::P9, "policy::policies_are_kept_as_set"),
     (Fault::PauseWipesThePolicy, contract::P10, "pause::pause_and_resume_keep_the_rest_of_a_policy"),

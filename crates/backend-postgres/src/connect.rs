@@ -31,8 +31,12 @@ type Link = (Client, Connection<Socket, TlsStream>);
 ///
 /// No statement of the store waits for another session's lock without end. Verdicts, heartbeats, claims and reclaims skip locked rows;
 /// what has to wait (a unique key, the word of an administrator) gives up after this time, as Unavailable.
+///
+/// The role or the database may have another default isolation level. The statements are written for READ COMMITTED; at a higher level the
+/// server refuses some of those that race (SQLSTATE 40001).
 pub(crate) const SETTINGS: &str = "\
-    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off; SET lock_timeout = '5s'";
+    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off; SET lock_timeout = '5s'; \
+    SET default_transaction_isolation = 'read committed'";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable};
 use diesel_async::AsyncPgConnection;
+use diesel_async::methods::LoadQuery;
 use leasehold_core::{Dequeue, Job, JobId, QueueName, QueuePrefix, Queues};
 use leasehold_sql::{Turns, micros, readable};
 
@@ -23,6 +24,9 @@ use crate::statement::{Param, Statement};
 /// How often a claim looks again: because its snapshot is out of date, or because what it has looked at is locked by other
 /// transactions. Each time another claim got ahead, or more is looked at.
 const LOOKS: u32 = 500;
+
+/// How often a statement is repeated that failed because of a concurrent transaction.
+const REPEATS: u32 = 3;
 
 /// So many more jobs than are wanted are looked at in one go, since other transactions may have locked some.
 const BEYOND: usize = 50;
@@ -264,7 +268,7 @@ async fn dequeue_few(
     let mut params: Vec<Param<'_>> = vec![name.as_str().into(), (request.limit.get() as i32).into()];
     params.extend([micros(request.lease_for).into(), request.worker.as_str().into()]);
     params.extend([FEW.into(), micros(SLOW).into()]);
-    let (metas, mut jobs) = leased(Statement::new(&sql.dequeue_few_v2, params), conn).await?;
+    let (metas, mut jobs) = leased(conn, &sql.dequeue_few_v2, params).await?;
     jobs.sort_unstable_by_key(order); // D12
     let saw_all = metas.iter().all(|meta| meta.first() == Some(&Some(1)));
     let is_slow = metas.iter().any(|meta| meta.get(1) == Some(&Some(1)));
@@ -280,10 +284,11 @@ fn order(job: &Job) -> (Reverse<i32>, DateTime<Utc>, JobId) {
 type Leased = (Nullable<Array<Nullable<BigInt>>>, JobSql);
 
 async fn leased(
-    statement: Statement<'_, Leased>,
     conn: &mut AsyncPgConnection,
+    text: &str,
+    params: Vec<Param<'_>>,
 ) -> Result<(Vec<Vec<Option<i64>>>, Vec<Job>), Failure> {
-    let rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = statement.rows(conn).await?;
+    let rows: Vec<(Option<Vec<Option<i64>>>, JobRow)> = rows::<Leased, _>(conn, text, params).await?;
     let (about, jobs): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(meta, _)| meta.is_some());
     let metas = about.into_iter().filter_map(|(meta, _)| meta).collect();
     Ok((metas, readable(jobs.into_iter().map(|(_, job)| job))))
@@ -300,12 +305,12 @@ async fn claim(
 ) -> Result<(Claim, Vec<Job>), Failure> {
     let (wanted, lease) = (wanted as i32, micros(request.lease_for));
     let worker = request.worker.as_str();
-    let statement = match names {
+    let (text, params) = match names {
         [name] => {
             let mut params =
                 vec![name.as_str().into(), wanted.into(), lease.into(), worker.into(), floors.server()];
             params.extend(floors.params());
-            Statement::new(&sql.dequeue_one_v2, params)
+            (&sql.dequeue_one_v2, params)
         }
         _ => {
             let names = names.iter().map(|name| name.as_str()).collect();
@@ -313,10 +318,10 @@ async fn claim(
                 vec![names, wanted.into(), (looked_at as i32).into(), lease.into(), worker.into()];
             params.extend([floors.server(), floors.queues()]);
             params.extend(floors.params());
-            Statement::new(&sql.dequeue_v2, params)
+            (&sql.dequeue_v2, params)
         }
     };
-    let (metas, jobs) = leased(statement, conn).await?;
+    let (metas, jobs) = leased(conn, text, params).await?;
     Ok((Claim::of(metas.first().map_or(&[], Vec::as_slice)), jobs))
 }
 
@@ -351,7 +356,10 @@ async fn dequeue_limited(
         jobs.extend(look.jobs);
         if !look.missing.is_empty() {
             let names = look.missing.iter().map(String::as_str).collect();
-            conn.count(&sql.create_limits, vec![names]).await?;
+            match conn.count(&sql.create_limits, vec![names]).await {
+                Ok(_) | Err(Failure::Again(_)) => {} // Another claim has made them.
+                Err(failure) => return Err(failure),
+            }
         } else if is_enough || !(look.is_cut_short || look.is_out_of_date) {
             if let Queues::Named(_) = &request.queues {
                 jobs.sort_by_key(order); // D12
@@ -397,7 +405,7 @@ async fn look_at_limits(
         (beyond as i32).into(),
     ];
     let mut rows: Vec<(i64, JobRow)> =
-        Statement::<(BigInt, JobSql)>::new(&sql.dequeue_limited_v2, params).rows(conn).await?;
+        rows::<(BigInt, JobSql), _>(conn, &sql.dequeue_limited_v2, params).await?;
     rows.sort_unstable_by_key(|(place, row)| (row.id > 0, *place)); // D12
     let (jobs, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.id > 0);
     let said = |wanted: i64| others.iter().any(|(place, _)| *place == wanted);
@@ -410,4 +418,24 @@ async fn look_at_limits(
         is_cut_short,
         jobs: readable(jobs.into_iter().map(|(_, job)| job)),
     })
+}
+
+/// Sends the statement of a claim, and reads its rows. At an isolation level above READ COMMITTED the server refuses a statement (SQLSTATE
+/// 40001) if another transaction has changed a row after the snapshot was taken. The store sets the level only on connections that it opens;
+/// on the others that level can be the default of the role or the database. Such a statement has changed nothing, so it is repeated.
+async fn rows<'a, Row: 'a, U: Send>(
+    conn: &mut AsyncPgConnection,
+    text: &str,
+    params: Vec<Param<'a>>,
+) -> Result<Vec<U>, Failure>
+where
+    Statement<'a, Row>: LoadQuery<'a, AsyncPgConnection, U>,
+{
+    for _ in 0..REPEATS {
+        match Statement::<Row>::new(text, params.clone()).rows(conn).await {
+            Err(Failure::Again(error)) => tracing::debug!(%error, "a claim is repeated"),
+            answer => return answer,
+        }
+    }
+    Statement::<Row>::new(text, params).rows(conn).await
 }

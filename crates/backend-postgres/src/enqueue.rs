@@ -86,7 +86,7 @@ async fn enqueue_plain<S: Session>(
         [job] => session.numbers(&sql.enqueue_one, values(job)).await?,
         _ => {
             let all: Vec<usize> = (0..jobs.len()).collect();
-            session.numbers(&sql.enqueue, columns(jobs, &all)).await?
+            session.numbers(&sql.enqueue_v2, columns(jobs, &all)).await?
         }
     };
     ids.sort_unstable(); // E2: they were given in the order of the jobs.

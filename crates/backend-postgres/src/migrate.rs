@@ -6,7 +6,7 @@ use leasehold_core::StoreError;
 
 use crate::error::{Effect, Failure};
 use crate::schema::Schema;
-use crate::sql::{FIRST, REDRIVE, SECOND, THIRD, put_in};
+use crate::sql::{ENQUEUE_MANY_QUEUES, FIRST, REDRIVE, SECOND, THIRD, put_in};
 use crate::statement::Statement;
 
 /// A change of the schema: a text, and the functions to be made then. One that was released is never changed.
@@ -49,10 +49,17 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0004_redrive.sql"),
         functions: REDRIVE,
     },
+    Migration {
+        version: 5,
+        name: "enqueue many queues",
+        oldest: 1,
+        text: include_str!("../migrations/0005_enqueue_many_queues.sql"),
+        functions: ENQUEUE_MANY_QUEUES,
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 4;
+const VERSION: i32 = 5;
 
 /// Migrates in one transaction under a lock, so that any number of processes may do it at once. The connection is given up
 /// whatever happens: a future that is dropped halfway leaves nothing open.

@@ -75,7 +75,6 @@ macro_rules! statements {
 // `only made` if this version does not call it.
 statements!(
     functions of FIRST:
-    enqueue(8),
     enqueue_first(10),
     enqueue_keyed(10),
     enqueue_one(8),
@@ -85,7 +84,7 @@ statements!(
     settle(6),
     settle_one(3),
     stats(3);
-    only made: [dequeue, dequeue_few, dequeue_limited, dequeue_one, settle_done, settle_same];
+    only made: [dequeue, dequeue_few, dequeue_limited, dequeue_one, enqueue, settle_done, settle_same];
     functions of SECOND:
     settle_v2(6),
     settle_done_v2(3),
@@ -100,6 +99,9 @@ statements!(
     only made: [];
     functions of REDRIVE:
     redrive(6);
+    only made: [];
+    functions of ENQUEUE_MANY_QUEUES:
+    enqueue_v2(8);
     only made: [];
     statements:
     by_index,

@@ -1,6 +1,7 @@
 //! Dequeue: one script if one shard has all the queues, else a look at each shard first.
 
 use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_core::{
     Dequeue, EffectivePolicy, Job, JobId, QueueName, QueueOrder, QueuePrefix, Queues, RateLimit, Record,
@@ -8,6 +9,7 @@ use leasehold_core::{
 };
 use redis::FromRedisValue;
 
+use crate::directory::Directory;
 use crate::error::Effect;
 use crate::fan;
 use crate::keys::Shard;
@@ -101,12 +103,36 @@ impl Walk {
     }
 }
 
+/// The one policy of a prefix, as it is known when a script is called: what was known before may be out of date.
+pub(crate) struct OnePolicy<'a> {
+    prefix: &'a QueuePrefix,
+    is_gone: AtomicBool,
+}
+
+impl<'a> OnePolicy<'a> {
+    pub(crate) fn new(prefix: &'a QueuePrefix) -> Self {
+        Self { prefix, is_gone: AtomicBool::new(false) }
+    }
+
+    /// What the script goes by. If the queues have several policies by now, it gives nothing.
+    fn of(&self, directory: &Directory) -> EffectivePolicy {
+        let policy = directory.policy_of_all(self.prefix);
+        self.is_gone.store(policy.is_none(), Ordering::Relaxed);
+        policy.unwrap_or_else(|| EffectivePolicy { paused: true, ..EffectivePolicy::default() })
+    }
+
+    /// Whether the last call gave nothing because the queues have several policies.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
 /// Of which queues a script leases.
 pub(crate) enum From<'a> {
     /// These, each at most so many if that is said.
     Named(Vec<(&'a QueueName, Option<usize>)>),
-    /// The active ones of a prefix, which all have this policy.
-    Active(Walk, EffectivePolicy),
+    /// The active ones of a prefix, if one policy holds for all of them.
+    Active(Walk, &'a OnePolicy<'a>),
 }
 
 /// One call of the script.
@@ -157,9 +183,9 @@ impl<'a> Claim<'a> {
                         call.arg(share.map_or_else(String::new, |share| share.to_string()));
                     }
                 }
-                From::Active(walk, policy) => {
+                From::Active(walk, one) => {
                     call.arg(&walk.prefix).arg(&walk.origin).arg(&walk.part).arg(&walk.cursor);
-                    rules(self.request, policy, call);
+                    rules(self.request, &one.of(directory), call);
                 }
             }
         })

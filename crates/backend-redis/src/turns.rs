@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Result};
 
-use crate::dequeue::{Answer, Claim, From, Leased, Manner, Walk, jobs};
+use crate::dequeue::{Answer, Claim, From, Leased, Manner, OnePolicy, Walk, jobs};
 use crate::error::Effect;
 use crate::fan;
 use crate::keys::Shard;
@@ -62,19 +62,18 @@ async fn on_one_shard(
     prefix: &QueuePrefix,
     last: Option<QueueName>,
 ) -> Result<Vec<Job>> {
-    let Some(policy) = link.known(|directory| directory.policy_of_all(prefix)) else {
-        let mut queues = active(link, Shard::FIRST, prefix).await?;
-        rotate(&mut queues, last.as_ref());
-        return rounds(link, request, queues, Vec::new()).await;
-    };
     let (mut walk, mut leased) = (Walk::after(prefix, last.as_ref()), Vec::new());
-    loop {
+    let one = OnePolicy::new(prefix);
+    while link.known(|directory| directory.policy_of_all(prefix)).is_some() {
         let begins = leased.is_empty() && walk.is_at_start();
         // Only a call that sees all the queues can go on with second rounds.
         let manner = Manner::Turns { rounds: if begins { u32::MAX } else { 1 } };
         let limit = request.limit.as_usize() - leased.len();
-        let claim = Claim { request, manner, from: From::Active(walk.clone(), policy.clone()), limit };
+        let claim = Claim { request, manner, from: From::Active(walk.clone(), &one), limit };
         let (found, all, part, cursor): Answer<Leased> = claim.call(link, Shard::FIRST).await?;
+        if one.is_gone() {
+            break;
+        }
         leased.extend(jobs(found)?);
         if leased.len() >= request.limit.as_usize() || (all && begins) {
             return Ok(leased);
@@ -85,6 +84,10 @@ async fn on_one_shard(
         }
         walk.go_on(part, cursor);
     }
+    // The queues have several policies.
+    let mut queues = active(link, Shard::FIRST, prefix).await?;
+    rotate(&mut queues, last.as_ref());
+    rounds(link, request, queues, leased).await
 }
 
 /// One round after another over these queues, in chunks.
@@ -159,36 +162,39 @@ async fn look(
         offers.extend(found.into_iter().filter_map(|(name, count)| Some((queue_name(name)?, count))));
         offers.len()
     };
-    match link.known(|directory| directory.policy_of_all(prefix)) {
-        Some(policy) => {
-            let (mut walk, mut count) = (Walk::after(prefix, last), 0);
-            loop {
-                let from = From::Active(walk.clone(), policy.clone());
-                let claim = Claim { request, manner, from, limit: limit - count };
-                let (found, all, part, cursor): Answer<(String, usize)> = claim.call(link, shard).await?;
-                count = offered(found);
-                if all || count >= limit {
-                    break;
-                }
-                walk.go_on(part, cursor);
-            }
+    let (mut walk, mut count, one) = (Walk::after(prefix, last), 0, OnePolicy::new(prefix));
+    let has_one = || link.known(|directory| directory.policy_of_all(prefix)).is_some();
+    while has_one() {
+        let from = From::Active(walk.clone(), &one);
+        let claim = Claim { request, manner, from, limit: limit - count };
+        let (found, all, part, cursor): Answer<(String, usize)> = claim.call(link, shard).await?;
+        count = offered(found);
+        if one.is_gone() {
+            break;
         }
-        None => {
-            let mut queues = active(link, shard, prefix).await?;
-            rotate(&mut queues, last);
-            for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
-                let claim = Claim::named(request, manner, chunk.iter(), limit);
-                let (found, ..): Answer<(String, usize)> = claim.call(link, shard).await?;
-                if offered(found) >= limit {
-                    break;
-                }
-            }
+        if all || count >= limit {
+            return Ok(once_each(offers));
+        }
+        walk.go_on(part, cursor);
+    }
+    // The queues have several policies.
+    let mut queues = active(link, shard, prefix).await?;
+    rotate(&mut queues, last);
+    for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
+        let claim = Claim::named(request, manner, chunk.iter(), limit);
+        let (found, ..): Answer<(String, usize)> = claim.call(link, shard).await?;
+        if offered(found) >= limit {
+            break;
         }
     }
-    // Queues that came due in the middle of a walk are seen twice.
+    Ok(once_each(offers))
+}
+
+/// Queues that came due in the middle of a walk are seen twice.
+fn once_each(mut offers: Vec<(QueueName, usize)>) -> Vec<(QueueName, usize)> {
     let mut seen = std::collections::HashSet::new();
     offers.retain(|(name, _)| seen.insert(name.clone()));
-    Ok(offers)
+    offers
 }
 
 /// Whose turn it is, one after another, and how many turns each queue gets.

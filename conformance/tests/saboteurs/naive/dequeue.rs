@@ -25,6 +25,17 @@ pub(super) async fn dequeue(store: &Naive, request: &Dequeue) -> Result<Vec<Job>
             .atomically_own(|state, own, now| by_cached_policies(state, own, request, now))
             .await);
     }
+    if store.has(Fault::PrefixGoesByOldPolicies) {
+        let step = |state: &mut State, own: &mut Own, now| {
+            let jobs = match &request.queues {
+                Queues::Matching(_) => by_cached_policies(state, own, request, now),
+                Queues::Named(_) => state.dequeue(request, own, now),
+            };
+            own.policies = Some(state.policies.clone());
+            jobs
+        };
+        return Ok(store.atomically_own(step).await);
+    }
     if store.has(Fault::DequeueDeletesThenInserts) {
         return delete_then_insert(store, request).await;
     }

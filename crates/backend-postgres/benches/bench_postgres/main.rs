@@ -12,6 +12,7 @@ mod backlog;
 mod drain;
 mod enqueue;
 mod ground;
+mod many_policies;
 mod measure;
 mod options;
 mod pgbench;

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use leasehold_bench::{Measured, Rates, named};
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, redrive, snapshot, tx_settle};
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, many_policies, redrive, snapshot, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -16,10 +16,11 @@ pub(crate) enum Measure {
     Snapshot,
     TxSettle,
     Redrive,
+    ManyPolicies,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::EnqueueSingle,
         Self::EnqueueBatch,
         Self::Drain,
@@ -28,6 +29,7 @@ impl Measure {
         Self::Snapshot,
         Self::TxSettle,
         Self::Redrive,
+        Self::ManyPolicies,
     ];
 
     /// Measures it once, ours first.
@@ -41,6 +43,7 @@ impl Measure {
             Self::Snapshot => snapshot::round(bench).await,
             Self::TxSettle => tx_settle::round(bench).await,
             Self::Redrive => redrive::round(bench).await,
+            Self::ManyPolicies => many_policies::round(bench).await,
         }
     }
 }
@@ -56,6 +59,7 @@ impl Measured for Measure {
             Self::Snapshot => "snapshot",
             Self::TxSettle => "tx_settle",
             Self::Redrive => "redrive",
+            Self::ManyPolicies => "many_policies",
         }
     }
 
@@ -65,7 +69,7 @@ impl Measured for Measure {
             Self::Drain | Self::DrainDeadOnly => 0.8,
             Self::Backlog | Self::Snapshot => 0.9,
             Self::TxSettle => 0.7,
-            Self::Redrive => 0.5,
+            Self::Redrive | Self::ManyPolicies => 0.5,
         }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Sizes {
     pub(crate) transactions: usize,
     /// Dead letters of which some are redriven, few and many.
     pub(crate) dead_letters: [usize; 2],
+    /// Queues of a batch, with one job each.
+    pub(crate) queues: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -52,6 +54,7 @@ const FULL: Sizes = Sizes {
     after: 150_000, // In three seconds chance would decide.
     transactions: 10_000,
     dead_letters: [1_000, 500_000],
+    queues: 10_000,
 };
 
 /// To see that everything works.
@@ -65,6 +68,7 @@ const QUICK: Sizes = Sizes {
     after: 2_000,
     transactions: 500,
     dead_letters: [1_000, 5_000],
+    queues: 1_000,
 };
 
 impl Options {

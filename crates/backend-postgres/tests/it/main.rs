@@ -4,6 +4,8 @@
 mod chaos;
 mod corrupt;
 mod counts;
+mod default_isolation;
+mod enqueue;
 mod failover;
 mod gather;
 mod hints;

@@ -1,5 +1,6 @@
 //! What the server does for a claim among a million jobs, and for a redrive among a hundred thousand dead letters: no walk over the table,
-//! no sort of the backlog, and a bounded number of pages for each job, whatever the table's statistics say.
+//! no sort of the backlog, and a bounded number of pages for each job, whatever the table's statistics say. And for a batch over ten
+//! thousand queues: no list is compared with another each with each.
 
 use diesel::sql_types::Text;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
@@ -438,5 +439,34 @@ async fn a_hundred_thousand_dead_letters() {
         }
         scene.conn.batch_execute(&format!("ANALYZE {}.job_history", scene.schema)).await.unwrap();
     }
+    scene.end().await;
+}
+
+/// The jobs of the largest batch, each in a queue of its own.
+const BATCH: u64 = 10_000;
+
+/// There are some policies, of which one holds for some of the queues.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_over_ten_thousand_queues() {
+    let mut scene = Scene::empty().await;
+    let policies = format!(
+        "INSERT INTO {}.job_queue_config (pattern, max_attempts) VALUES ('other', 3), ('other:*', 3), ('q1*', 3)",
+        scene.schema
+    );
+    scene.conn.batch_execute(&policies).await.unwrap();
+    scene.prepare("enqueue_v2", body(include_str!("../../queries/enqueue_v2.sql"))).await;
+    let queues: Vec<String> = (1..=BATCH).map(|queue| format!("q{queue}")).collect();
+    let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
+    let columns =
+        ["'k'::text", "0", "'1'::text", "'{}'::text", "NULL::integer", "NULL::bigint", "NULL::timestamptz"];
+    let columns = columns.map(all).join(", ");
+    let plan = scene.plan("enqueue_v2", &format!("'{{{}}}', {columns}", queues.join(","))).await;
+    plan.each(&mut |node| {
+        let count = |name| node[name].as_f64().unwrap_or(0.0);
+        let rows =
+            count("Actual Rows") + count("Rows Removed by Filter") + count("Rows Removed by Join Filter");
+        let (kind, rows) = (&node["Node Type"], rows * node["Actual Loops"].as_f64().unwrap_or(1.0));
+        assert!(rows <= 5.0 * BATCH as f64, "{kind} looks at {rows} rows\n{}", plan.text);
+    });
     scene.end().await;
 }

@@ -9,11 +9,13 @@ use leasehold_postgres::PgStore;
 use leasehold_worker::{Context, Worker};
 
 use super::child::{QUEUE, Stuck};
-use super::factory::{Factory, LEASE, PATIENCE, url};
+use super::factory::{Factory, PATIENCE, url};
 
 const LEVELS: [&str; 2] =
     ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"];
 const HANDLERS: usize = 8;
+/// Long enough for heartbeats to be answered in time on a machine with other work.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Until the heartbeats of this lease were answered five times: for longer than the lease. Nothing takes the job meanwhile.
 async fn outlive(context: &Context<PgStore>) {

@@ -1,0 +1,2 @@
+-- The function enqueue_v2 (queries/): a batch over many queues whose time does not grow with the square of their number once there is a policy. No
+-- table changes, and the function enqueue stays: programs of older versions call it.
