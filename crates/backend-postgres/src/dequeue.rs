@@ -357,7 +357,7 @@ async fn dequeue_limited(
         if !look.missing.is_empty() {
             let names = look.missing.iter().map(String::as_str).collect();
             match conn.count(&sql.create_limits, vec![names]).await {
-                Ok(_) | Err(Failure::Again(_)) => {} // Another claim has made them.
+                Ok(_) | Err(Failure::Again(_) | Failure::OldSnapshot(_)) => {} // Another claim has made them.
                 Err(failure) => return Err(failure),
             }
         } else if is_enough || !(look.is_cut_short || look.is_out_of_date) {
@@ -433,7 +433,9 @@ where
 {
     for _ in 0..REPEATS {
         match Statement::<Row>::new(text, params.clone()).rows(conn).await {
-            Err(Failure::Again(error)) => tracing::debug!(%error, "a claim is repeated"),
+            Err(Failure::Again(error) | Failure::OldSnapshot(error)) => {
+                tracing::debug!(%error, "a claim is repeated");
+            }
             answer => return answer,
         }
     }

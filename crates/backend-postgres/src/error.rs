@@ -37,7 +37,11 @@ impl Failure {
             Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
                 StoreError::unavailable(operation, source)
             }
-            Self::OldSnapshot(source) => StoreError::old_snapshot(operation, source),
+            // Only a transaction of the caller's has a snapshot that it can do something about.
+            Self::OldSnapshot(source) if operation.ends_with("_in") => {
+                StoreError::old_snapshot(operation, source)
+            }
+            Self::OldSnapshot(source) => StoreError::unavailable(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
         }
     }
