@@ -15,7 +15,8 @@ use crate::stage::{HOUR, Stage, ids, lease_for, new_job, request, request_named}
 
 checks! { "pause":
     nothing_is_leased_from_a_paused_queue [P1] needs Policies;
-    a_handle_goes_by_what_another_has_said [P1, P4] needs Policies;
+    a_handle_goes_by_what_another_has_said [P1] needs Policies;
+    a_handle_goes_by_the_order_that_another_has_said [P4] needs Fifo;
     holders_go_on_in_a_paused_queue [P1] needs Policies;
     jobs_come_and_go_in_a_paused_queue [P1] needs Policies;
     a_prefix_is_paused_as_a_whole [P1, P10] needs Policies;
@@ -54,8 +55,20 @@ async fn a_handle_goes_by_what_another_has_said(stage: Stage) -> Outcome {
         ensure_eq!(P1, "leased after another handle has paused", other.dequeue(&way).await?, []);
         ensure_eq!(P1, "leased by a new handle", stage.connect().await?.dequeue(&way).await?, []);
         stage.store.resume(&pattern(name)?).await?;
+        ensure_eq!(P1, "leased after another handle has resumed", ids(&other.dequeue(&way).await?), waiting);
+    }
+    Ok(())
+}
+
+/// The same for a Fifo queue.
+async fn a_handle_goes_by_the_order_that_another_has_said(stage: Stage) -> Outcome {
+    let ways = [("a", request("a", 9)?), ("b", request_named(&["b", "other"], 9)?), ("c", request("c*", 9)?)];
+    for (name, way) in ways {
+        let other = stage.connect().await?;
+        ensure_eq!(D13, "leased of nothing", other.dequeue(&way).await?, []);
         let fifo = QueuePolicy { order: Some(QueueOrder::Fifo), ..QueuePolicy::default() };
         stage.set_policy(&format!("{name}*"), fifo).await?;
+        let waiting = stage.enqueue_many(name, 3).await?;
         let first = stage.connect().await?.dequeue(&way).await?;
         ensure_eq!(P4, "leased by a new handle from a Fifo queue", ids(&first), waiting[..1]);
         ensure_eq!(P4, "leased after another handle has said Fifo", other.dequeue(&way).await?, []);
