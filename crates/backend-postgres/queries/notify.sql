@@ -1,1 +1,1 @@
-SELECT pg_notify($1::text, x.message) FROM unnest($2::text[]) x (message)
+SELECT pg_notify($1::text, x.message) FROM pg_catalog.unnest($2::text[]) x (message)

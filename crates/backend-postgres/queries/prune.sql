@@ -13,7 +13,7 @@ WITH RECURSIVE queue (name) AS (
     CROSS JOIN LATERAL (
         SELECT h.id FROM {schema}.job_history h
         WHERE h.queue_name = q.name
-          AND h.finished_at <= statement_timestamp() - coalesce($1::bigint, p.retention_us) * interval '1 microsecond' -- U1, U3
+          AND h.finished_at <= statement_timestamp() - coalesce($1::bigint, p.retention_us)::double precision * interval '1 microsecond' -- U1, U3
           AND ($5::text[] IS NULL OR h.status_final = ANY ($5::text[]))
           AND ($6::bigint[] IS NULL OR h.id = ANY ($6::bigint[]))
         ORDER BY h.finished_at LIMIT $7::integer FOR UPDATE SKIP LOCKED) x

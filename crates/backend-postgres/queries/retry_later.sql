@@ -7,7 +7,7 @@ WITH job AS MATERIALIZED (
         lease_until = NULL,
         locked_by = NULL,
         available_at = greatest(statement_timestamp(), coalesce($3::timestamptz, least( -- A1
-            statement_timestamp() + coalesce($2::bigint, 0) * interval '1 microsecond',
+            statement_timestamp() + coalesce($2::bigint, 0)::double precision * interval '1 microsecond',
             timestamptz '9999-12-31 23:59:59.999999+00'))),
         updated_at = statement_timestamp()
     FROM job WHERE j.id = job.id

@@ -405,7 +405,7 @@ async fn look_at_limits(
         (beyond as i32).into(),
     ];
     let mut rows: Vec<(i64, JobRow)> =
-        rows::<(BigInt, JobSql), _>(conn, &sql.dequeue_limited_v2, params).await?;
+        rows::<(BigInt, JobSql), _>(conn, &sql.dequeue_limited_v3, params).await?;
     rows.sort_unstable_by_key(|(place, row)| (row.id > 0, *place)); // D12
     let (jobs, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.id > 0);
     let said = |wanted: i64| others.iter().any(|(place, _)| *place == wanted);

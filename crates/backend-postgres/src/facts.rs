@@ -1,5 +1,6 @@
 //! What decides when a queue is worth a look and why a job is not running: a few index probes, however long the queue.
 
+use chrono::{DateTime, Utc};
 use diesel::prelude::Queryable;
 use diesel::sql_types::{BigInt, Bool, Double, Integer, Nullable, Text, Timestamptz};
 use diesel_async::AsyncPgConnection;
@@ -17,7 +18,10 @@ use crate::selection::Selection;
 use crate::sql::Statements;
 use crate::statement::Statement;
 
-/// A row of `facts.sql`.
+/// So many queues with nothing but jobs for later are looked at first.
+const SOON: i32 = 100;
+
+/// A row of `facts_v2.sql`.
 #[derive(Queryable)]
 struct FactsRow {
     queue: String,
@@ -34,6 +38,7 @@ struct FactsRow {
     full_at: Option<Time>,
     rate_per_sec: Option<f64>,
     rate_burst: Option<i32>,
+    seen_to: Option<Time>,
 }
 
 /// The soonest time at which it is worth to look again (N1, N2).
@@ -42,7 +47,28 @@ pub(crate) async fn next_available_at(
     sql: &Statements,
     queues: &Queues,
 ) -> Result<Option<NextAvailable>, Failure> {
-    let mut facts = facts(conn, sql, queues).await?;
+    // Queues whose jobs are all for later are many sometimes. The first of them nearly always decide.
+    let soon = match queues {
+        Queues::Named(_) => None,
+        Queues::Matching(_) => Some(SOON),
+    };
+    let looked_at = facts(conn, sql, queues, soon).await?;
+    let seen_to = looked_at.iter().find_map(|known| known.seen_to);
+    let next = soonest(conn, sql, looked_at).await?;
+    match seen_to {
+        Some(seen_to) if next.is_none_or(|next| next.at > seen_to) => {
+            let all = facts(conn, sql, queues, None).await?;
+            soonest(conn, sql, all).await
+        }
+        _ => Ok(next),
+    }
+}
+
+async fn soonest(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    mut facts: Vec<Known>,
+) -> Result<Option<NextAvailable>, Failure> {
     // A policy can delay what there is, no more. An idle worker asks this all the time: it costs one statement.
     facts.retain(|known| known.facts.first.is_some());
     let Some(now) = facts.first().map(|known| known.facts.now) else {
@@ -60,7 +86,7 @@ pub(crate) async fn usage(
     queue: &QueueName,
 ) -> Result<QueueUsage, Failure> {
     let policies = policies(conn, sql).await?;
-    let facts = facts(conn, sql, &queue.into()).await?;
+    let facts = facts(conn, sql, &queue.into(), None).await?;
     Ok(facts.first().map_or_else(QueueUsage::default, |known| QueueUsage {
         leased: known.facts.leased.unsigned_abs(),
         next_token_at: known.facts.next_token_at(&known.policy(&policies)),
@@ -80,7 +106,7 @@ pub(crate) async fn explain(
         Some(Ok(Record::Live(job))) => job,
     };
     let policy = policies(conn, sql).await?.effective(&job.queue);
-    let facts = facts(conn, sql, &(&job.queue).into()).await?;
+    let facts = facts(conn, sql, &(&job.queue).into(), None).await?;
     let explanation = facts.first().map(|Known { facts, .. }| {
         backend::explain_alone(&job, &policy, facts.now).unwrap_or_else(|| facts.explain(&job, &policy))
     });
@@ -91,6 +117,8 @@ pub(crate) async fn explain(
 struct Known {
     queue: String,
     facts: Facts,
+    /// Up to when no queue was left out, if some may have been.
+    seen_to: Option<DateTime<Utc>>,
 }
 
 impl Known {
@@ -120,7 +148,7 @@ impl From<FactsRow> for Known {
             first_ready: row.first_ready,
             bucket,
         };
-        Self { queue: row.queue, facts }
+        Self { queue: row.queue, facts, seen_to: row.seen_to.map(Time::or_epoch) }
     }
 }
 
@@ -128,6 +156,7 @@ async fn facts(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     queues: &Queues,
+    soon: Option<i32>,
 ) -> Result<Vec<Known>, Failure> {
     type Row = (
         Text,
@@ -144,9 +173,10 @@ async fn facts(
         Nullable<Timestamptz>,
         Nullable<Double>,
         Nullable<Integer>,
+        Nullable<Timestamptz>,
     );
     let selection = Selection::of(queues);
-    let params = vec![selection.names(), selection.from(), selection.to()];
-    let rows: Vec<FactsRow> = Statement::<Row>::new(&sql.facts, params).rows(conn).await?;
+    let params = vec![selection.names(), selection.from(), selection.to(), soon.into()];
+    let rows: Vec<FactsRow> = Statement::<Row>::new(&sql.facts_v2, params).rows(conn).await?;
     Ok(rows.into_iter().map(Known::from).collect())
 }

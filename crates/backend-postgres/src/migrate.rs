@@ -6,7 +6,7 @@ use leasehold_core::StoreError;
 
 use crate::error::{Effect, Failure};
 use crate::schema::Schema;
-use crate::sql::{ENQUEUE_MANY_QUEUES, FIRST, REDRIVE, SECOND, THIRD, put_in};
+use crate::sql::{ENQUEUE_MANY_QUEUES, FIRST, PREFIXES, REDRIVE, SECOND, THIRD, put_in};
 use crate::statement::Statement;
 
 /// A change of the schema: a text, and the functions to be made then. One that was released is never changed.
@@ -56,10 +56,17 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0005_enqueue_many_queues.sql"),
         functions: ENQUEUE_MANY_QUEUES,
     },
+    Migration {
+        version: 6,
+        name: "search path and prefixes",
+        oldest: 1,
+        text: include_str!("../migrations/0006_search_path_and_prefixes.sql"),
+        functions: PREFIXES,
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 
 /// Migrates in one transaction under a lock, so that any number of processes may do it at once. The connection is given up
 /// whatever happens: a future that is dropped halfway leaves nothing open.
@@ -142,6 +149,7 @@ fn opening(schema: &Schema) -> String {
     let lock = schema.number() as i64;
     format!(
         "BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
 SELECT pg_advisory_xact_lock({lock});
 CREATE SCHEMA IF NOT EXISTS {{schema}};
 CREATE TABLE IF NOT EXISTS {{schema}}.job_migration (
@@ -163,7 +171,7 @@ async fn applied(conn: &mut AsyncPgConnection, schema: &Schema) -> Result<Vec<Ap
         return Ok(Vec::new());
     }
     let ledger =
-        "SELECT m.version, coalesce((to_jsonb(m) ->> 'oldest')::integer, 1) FROM {schema}.job_migration m
+        "SELECT m.version, coalesce((pg_catalog.to_jsonb(m) ->> 'oldest')::integer, 1) FROM {schema}.job_migration m
                   ORDER BY m.version";
     let rows: Vec<(i32, i32)> =
         Statement::<(Integer, Integer)>::new(&put_in(schema, ledger), Vec::new()).rows(conn).await?;

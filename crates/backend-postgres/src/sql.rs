@@ -13,23 +13,23 @@ use leasehold_core::{Direction, Queues};
 
 use crate::schema::Schema;
 
-/// What each function is made with. The plan must be right for every argument and for a table that was empty when it was
+/// What each function is made with. Names are looked up in the server's own catalog only, whatever schemas the caller's path has. The plan must be right for every argument and for a table that was empty when it was
 /// made, so the planner is left no way but the indexes.
-const PLANNED_ONCE: &str = "LANGUAGE plpgsql
+const PLANNED_ONCE: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off
     SET enable_mergejoin = off SET jit = off";
 
 /// The same for those that join a list with the jobs that it names. Both are as long as the batch, and to compare each with each is
 /// nothing for ten, and seconds for ten thousand.
-const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql
+const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_nestloop = off
     SET enable_mergejoin = off SET jit = off";
 
 /// The same for those that run seldom and take one of several ways through the indexes: which one depends on the arguments, so each call is
 /// planned for its own.
-const PLANNED_ANEW: &str = "LANGUAGE plpgsql
+const PLANNED_ANEW: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_custom_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off";
 
@@ -78,13 +78,12 @@ statements!(
     enqueue_first(10),
     enqueue_keyed(10),
     enqueue_one(8),
-    facts(3),
     heartbeat(3),
     reclaim(1),
     settle(6),
     settle_one(3),
     stats(3);
-    only made: [dequeue, dequeue_few, dequeue_limited, dequeue_one, enqueue, settle_done, settle_same];
+    only made: [dequeue, dequeue_few, dequeue_limited, dequeue_one, enqueue, facts, settle_done, settle_same];
     functions of SECOND:
     settle_v2(6),
     settle_done_v2(3),
@@ -94,14 +93,17 @@ statements!(
     functions of THIRD:
     dequeue_v2(12),
     dequeue_few_v2(6),
-    dequeue_limited_v2(8),
     dequeue_one_v2(10);
-    only made: [];
+    only made: [dequeue_limited_v2];
     functions of REDRIVE:
     redrive(6);
     only made: [];
     functions of ENQUEUE_MANY_QUEUES:
     enqueue_v2(8);
+    only made: [];
+    functions of PREFIXES:
+    dequeue_limited_v3(8),
+    facts_v2(4);
     only made: [];
     statements:
     by_index,
@@ -111,6 +113,7 @@ statements!(
     is_finished,
     lock_in,
     locked,
+    make_room,
     notify,
     notify_apart,
     notify_events,

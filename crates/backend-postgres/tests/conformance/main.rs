@@ -48,7 +48,10 @@ const BY_POOLING: &[&str] = &[
 
 fn main() {
     Suites::new()
-        .whole("pg15", Server::direct("postgres 15", "LEASEHOLD_TEST_POSTGRES_URL").with_events())
+        .whole(
+            "pg15",
+            Server::direct("postgres 15", "LEASEHOLD_TEST_POSTGRES_URL").with_events().on_a_hostile_path(),
+        )
         .part("pg18", Server::direct("postgres 18", "LEASEHOLD_TEST_POSTGRES18_URL"), BY_VERSION)
         .whole("bouncer15", Server::bounced("postgres 15 behind pgbouncer", "LEASEHOLD_TEST_PGBOUNCER_URL"))
         .part(

@@ -124,7 +124,7 @@ async fn own_connections_are_at_read_committed() {
 const FAILS: &str = "
     CREATE SEQUENCE claims;
     CREATE TABLE failures AS SELECT 0 AS count;
-    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
         IF nextval('claims') <= (SELECT count FROM failures) THEN
             RAISE EXCEPTION 'could not serialize access' USING ERRCODE = 'serialization_failure';
         END IF;

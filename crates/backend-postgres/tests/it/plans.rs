@@ -28,13 +28,13 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("settle_one_v2", include_str!("../../queries/settle_one_v2.sql"), "1, 1, 'null'"),
     ("settle_same_v2", include_str!("../../queries/settle_same_v2.sql"), "'{1}', 1, 'null'"),
     (
-        "dequeue_limited_v2",
-        include_str!("../../queries/dequeue_limited_v2.sql"),
+        "dequeue_limited_v3",
+        include_str!("../../queries/dequeue_limited_v3.sql"),
         "'{q}', NULL, NULL, '', 1, 1, 'w', 0",
     ),
     ("stats", include_str!("../../queries/stats.sql"), "'{q}', NULL, NULL"),
     ("reclaim", include_str!("../../queries/reclaim.sql"), "1"),
-    ("facts", include_str!("../../queries/facts.sql"), "'{q}', NULL, NULL"),
+    ("facts_v2", include_str!("../../queries/facts_v2.sql"), "'{q}', NULL, NULL, NULL"),
     ("heartbeat", include_str!("../../queries/heartbeat.sql"), "'{1}', '{1}', 1"),
 ];
 const JOBS: u32 = 1_000_000;
@@ -163,7 +163,7 @@ impl Scene {
     }
 
     async fn claim_matching(&mut self) -> Plan {
-        self.plan("dequeue_limited_v2", &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w', 0")).await
+        self.plan("dequeue_limited_v3", &format!("NULL, 'q', 'q\x7f', '', {LIMIT}, 60000000, 'w', 0")).await
     }
 
     /// Makes the first jobs leased, some of them for a time that has passed.
@@ -347,6 +347,28 @@ async fn fifty_queues() {
         .await;
 }
 
+/// Queues that have nothing but jobs for later are not visited, neither by a claim over their prefix nor by the question when to look again.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_thousand_queues_of_tomorrow() {
+    let tomorrow = "now() + n * interval '1 ms' + interval '1 day'";
+    let mut scene = Scene::with("'q' || n % 20000", "n % 2", tomorrow).await;
+    let schema = &scene.schema;
+    let due = format!(
+        "UPDATE {schema}.job_queue SET available_at = now() - interval '1 minute' WHERE id IN (7, 10007, 500007);
+         UPDATE {schema}.job_queue SET updated_at = available_at - interval '1 second' WHERE id = 7"
+    );
+    scene.conn.batch_execute(&due).await.unwrap();
+    for statistics in ["old", "new"] {
+        let plan = scene.claim_matching().await;
+        plan.is_bounded(&format!("queues of tomorrow, {statistics} statistics"), 10 * LIMIT);
+        let leased = plan.root["Actual Rows"].as_f64();
+        assert_eq!(leased, Some(3.0), "{}", plan.text);
+        let plan = scene.plan("facts_v2", "NULL, 'q', 'q\x7f', 100").await;
+        plan.is_bounded(&format!("facts of tomorrow, {statistics} statistics"), 50 * LIMIT);
+        scene.analyze().await;
+    }
+}
+
 /// Each has a row in `job_queue_limit`, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_queues_in_order() {
@@ -395,7 +417,7 @@ async fn verdicts_heartbeats_reclaims_and_looks() {
         plan.is_bounded(&what("heartbeat"), 45 * LIMIT);
         let plan = scene.plan("reclaim", "100").await;
         plan.is_bounded(&what("reclaim"), 60 * LIMIT);
-        let plan = scene.plan("facts", "'{q}', NULL, NULL").await;
+        let plan = scene.plan("facts_v2", "'{q}', NULL, NULL, NULL").await;
         plan.is_bounded(&what("facts"), 30 * LIMIT);
         scene.analyze().await;
     }

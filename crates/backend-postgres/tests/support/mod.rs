@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use diesel::sql_types::Text;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{
-    AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
+    AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
+    TransactionManager,
 };
 use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
@@ -31,6 +32,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) wakeups: WakeupMode,
     pub(crate) events: bool,
+    /// Whether each connection has a schema in its path in which somebody has put things in the way.
+    pub(crate) is_hostile: bool,
 }
 
 /// One schema, and the handles on it.
@@ -54,10 +57,26 @@ pub(crate) async fn fresh_store(url: &str) -> PgStore {
     store
 }
 
+/// The names of all functions in the backend's statements and migrations, those of grammar among them.
+fn functions() -> Vec<String> {
+    let crate_root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut names = std::collections::BTreeSet::new();
+    for folder in ["queries", "migrations"] {
+        for file in std::fs::read_dir(crate_root.join(folder)).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            for (before, _) in text.match_indices('(').map(|(place, _)| text.split_at(place)) {
+                let name = before.rsplit(|letter: char| !letter.is_ascii_lowercase() && letter != '_').next();
+                names.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+            }
+        }
+    }
+    names.into_iter().collect()
+}
+
 impl Server {
     /// A server that is reached directly.
     pub(crate) fn direct(name: &'static str, variable: &str) -> Self {
-        Self { name, url: url(variable), wakeups: WakeupMode::Notify, events: false }
+        Self { name, url: url(variable), wakeups: WakeupMode::Notify, events: false, is_hostile: false }
     }
 
     /// A server behind a PgBouncer in transaction mode, through which nobody can listen.
@@ -68,6 +87,31 @@ impl Server {
     /// The same, with events.
     pub(crate) fn with_events(self) -> Self {
         Self { events: true, ..self }
+    }
+
+    /// The same, with a schema in the path of each connection that belongs to somebody else.
+    pub(crate) fn on_a_hostile_path(self) -> Self {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        let url = format!("{}{separator}options=-c%20search_path%3Dhostile,public", self.url);
+        Self { is_hostile: true, url, ..self }
+    }
+
+    /// Sees that the schema of somebody else is there.
+    async fn prepare(&self) -> Result<(), BoxError> {
+        static PREPARED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+        if !self.is_hostile {
+            return Ok(());
+        }
+        PREPARED
+            .get_or_try_init(async || {
+                let mut conn =
+                    AsyncPgConnection::establish(self.url.split(['?', '&']).next().unwrap()).await?;
+                let text = include_str!("hostile.sql").replace("{names}", &functions().join(","));
+                conn.batch_execute(&text).await?;
+                Ok::<_, BoxError>(())
+            })
+            .await?;
+        Ok(())
     }
 
     fn builder(&self, schema: &Schema) -> PgStoreBuilder {
@@ -84,6 +128,7 @@ impl Harness for Server {
     }
 
     async fn create(&self) -> Result<Database, BoxError> {
+        self.prepare().await?;
         let schema = fresh_schema();
         let home = self.builder(&schema).connect(&self.url).await?;
         home.migrate().await?;

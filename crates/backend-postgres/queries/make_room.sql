@@ -1,0 +1,2 @@
+-- Gives finished jobs whose ids live ones have other ids.
+SELECT {schema}.make_room()
