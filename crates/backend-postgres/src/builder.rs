@@ -9,6 +9,7 @@ use leasehold_core::{Capabilities, Invalid, Problem, Result, limits};
 use leasehold_gather::Gatherer;
 use leasehold_sql::Retirement;
 
+use crate::chunk::Chunks;
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
 use crate::lent::Connections;
@@ -32,6 +33,7 @@ pub struct PgStoreBuilder {
     payload_limit: usize,
     wakeups: WakeupMode,
     events: bool,
+    chunks: Chunks,
 }
 
 impl PgStoreBuilder {
@@ -43,6 +45,7 @@ impl PgStoreBuilder {
             payload_limit: limits::PAYLOAD_BYTES,
             wakeups: WakeupMode::default(),
             events: false,
+            chunks: Chunks::default(),
         }
     }
 
@@ -87,6 +90,12 @@ impl PgStoreBuilder {
     /// afterwards. Not with [`WakeupMode::Local`], where nobody can listen.
     pub fn events(self, told: bool) -> Self {
         Self { events: told, ..self }
+    }
+
+    /// For tests: smaller chunks, so that a small batch is several statements.
+    #[cfg(test)]
+    pub(crate) fn chunks(self, chunks: Chunks) -> Self {
+        Self { chunks, ..self }
     }
 
     /// Connects to the server at `url`. See [`PgStore::connect`].
@@ -136,6 +145,7 @@ impl PgStoreBuilder {
                 memory: Memory::new(can_listen && connector.is_some()),
                 upkeep: Upkeep::new(),
                 gatherer: Gatherer::new(FLIGHTS),
+                chunks: self.chunks,
                 capabilities,
                 settings: self.clone(),
                 schema: self.schema,

@@ -1,19 +1,64 @@
 //! Accepting jobs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Bool};
 use diesel_async::AsyncPgConnection;
-use leasehold_core::{Enqueued, JobId, NewJob, Schedule};
+use leasehold_core::{Enqueued, JobId, NewJob, Result as StoreResult, Schedule};
+use leasehold_gather::Courier;
 use leasehold_sql::{headers_json, micros};
 
-use crate::error::Failure;
+use crate::Shared;
+use crate::chunk::{self, Chunks};
+use crate::error::{Effect, Failure};
+use crate::events::News;
 use crate::session::{Keyed, Session};
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
 
 /// How often a statement that lost a race for a unique key is tried again.
 const RACES: u32 = 100;
+/// More than the numbers, times and lengths of one job take in a statement, and the punctuation of its headers.
+const FIXED_BYTES: usize = 1024;
+
+#[async_trait]
+impl Courier for Shared {
+    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> StoreResult<Vec<Enqueued>> {
+        if is_large(jobs, self.chunks) {
+            let (mut conn, at) = self.connection_apart("enqueue").await?;
+            let answer = enqueue_in_chunks(&mut conn, &self.sql, jobs, self.chunks).await;
+            let answers = conn.judge(answer)?;
+            self.has_enqueued(jobs, &answers, at);
+            self.wake(jobs.iter().map(|job| job.queue()));
+            return Ok(answers);
+        }
+        let first = self.hub.first_word(jobs);
+        let (mut conn, at) = self.connection_at("enqueue").await?;
+        let answer = match &first {
+            Some((job, word)) => enqueue_first(&mut conn, &self.sql, job, self.hub.channel(), word).await,
+            None => enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
+        };
+        let (answers, others_told) = conn.judge(answer, Effect::Write)?;
+        self.has_enqueued(jobs, &answers, at);
+        let queues = jobs.iter().map(|job| job.queue());
+        if others_told {
+            self.hub.wake_here(queues.map(|queue| queue.as_str()));
+        } else {
+            self.wake(queues);
+        }
+        Ok(answers)
+    }
+}
+
+impl Shared {
+    fn has_enqueued(self: &Arc<Self>, jobs: &[NewJob], answers: &[Enqueued], at: Option<DateTime<Utc>>) {
+        self.has_counted();
+        self.tell(|| News::enqueued(jobs, answers, at));
+    }
+}
 
 /// Accepts jobs in one statement, outside of any transaction.
 pub(crate) async fn enqueue<S: Session>(
@@ -26,10 +71,33 @@ pub(crate) async fn enqueue<S: Session>(
     }
     let batch = Batch::of(jobs);
     for _ in 0..RACES {
-        match session.keyed(&sql.enqueue_keyed, batch.params(true)).await {
+        match session.keyed(&sql.enqueue_keyed, batch.params(&batch.firsts, true)).await {
             Ok(rows) => return batch.answers(&rows).ok_or_else(incomplete),
             Err(failure) if failure.is_race() => {}
             Err(failure) => return Err(failure),
+        }
+    }
+    Err(raced())
+}
+
+/// Whether the jobs are too large for one statement.
+fn is_large(jobs: &[NewJob], chunks: Chunks) -> bool {
+    jobs.len() > 1 && !chunks.is_one(jobs.iter().map(bytes))
+}
+
+/// Accepts jobs in several statements, in a transaction of the store's: all of them or none (E1).
+async fn enqueue_in_chunks(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    jobs: &[NewJob],
+    chunks: Chunks,
+) -> Result<Vec<Enqueued>, Failure> {
+    for _ in 0..chunk::RACES {
+        chunk::begin(conn).await?;
+        let enqueued = enqueue_in(conn, sql, jobs, chunks).await;
+        match chunk::end(conn, enqueued).await {
+            Err(failure) if failure.is_race() => {}
+            ended => return ended,
         }
     }
     Err(raced())
@@ -58,20 +126,41 @@ pub(crate) async fn enqueue_in<S: Session>(
     session: &mut S,
     sql: &Statements,
     jobs: &[NewJob],
+    chunks: Chunks,
 ) -> Result<Vec<Enqueued>, Failure> {
-    if jobs.iter().all(|job| job.unique_key().is_none()) {
-        return enqueue_plain(session, sql, jobs).await;
-    }
-    let mut batch = Batch::of(jobs);
+    let batch = Batch::of(jobs);
+    let is_keyed = jobs.iter().any(|job| job.unique_key().is_some());
     let mut rows = Vec::new();
+    let mut enqueued = Vec::new();
+    for chunk in chunks.split(&batch.firsts, |place| bytes(&jobs[place])) {
+        match (is_keyed, chunk) {
+            (true, _) => rows.extend(enqueue_keyed(session, sql, &batch, chunk).await?),
+            // Without keys the places of a chunk follow each other.
+            (false, [first, ..]) => {
+                let chunk = &jobs[*first..*first + chunk.len()];
+                enqueued.extend(enqueue_plain(session, sql, chunk).await?);
+            }
+            (false, []) => {}
+        }
+    }
+    if is_keyed { batch.answers(&rows).ok_or_else(incomplete) } else { Ok(enqueued) }
+}
+
+/// Accepts the jobs at these places. Those whose key was taken by a job that the statement could not see are sent again.
+async fn enqueue_keyed<S: Session>(
+    session: &mut S,
+    sql: &Statements,
+    batch: &Batch<'_>,
+    places: &[usize],
+) -> Result<Vec<Keyed>, Failure> {
+    let (mut rows, mut left) = (Vec::new(), places.to_vec());
     for _ in 0..RACES {
-        rows.extend(session.keyed(&sql.enqueue_keyed, batch.params(false)).await?);
-        let mut left = std::mem::take(&mut batch.firsts);
-        left.retain(|place| !batch.is_answered(*place, &rows));
-        batch.firsts = left;
-        if batch.firsts.is_empty() {
-            batch.firsts = Batch::of(jobs).firsts;
-            return batch.answers(&rows).ok_or_else(incomplete);
+        let answered = session.keyed(&sql.enqueue_keyed, batch.params(&left, false)).await?;
+        let keys: HashSet<_> = answered.iter().filter_map(Keyed::key).collect();
+        left.retain(|place| key(&batch.jobs[*place]).is_some_and(|key| !keys.contains(&key)));
+        rows.extend(answered);
+        if left.is_empty() {
+            return Ok(rows);
         }
     }
     Err(raced())
@@ -109,17 +198,12 @@ impl<'a> Batch<'a> {
         Self { jobs, firsts: (0..jobs.len()).filter(is_first).collect() }
     }
 
-    fn params(&self, fails_as_a_whole: bool) -> Vec<Param<'a>> {
-        let mut params = columns(self.jobs, &self.firsts);
-        let keys = self.firsts.iter().map(|place| self.jobs[*place].unique_key().map(|key| key.as_str()));
+    fn params(&self, places: &[usize], fails_as_a_whole: bool) -> Vec<Param<'a>> {
+        let mut params = columns(self.jobs, places);
+        let keys = places.iter().map(|place| self.jobs[*place].unique_key().map(|key| key.as_str()));
         params.push(keys.collect());
         params.push(fails_as_a_whole.into());
         params
-    }
-
-    /// Whether the answer for this job is among `rows`. Jobs without a key are always accepted.
-    fn is_answered(&self, place: usize, rows: &[Keyed]) -> bool {
-        key(&self.jobs[place]).is_none_or(|key| rows.iter().any(|row| row.key() == Some(key)))
     }
 
     /// One answer for each job, in order. `None` if one is missing.
@@ -154,6 +238,15 @@ impl Keyed {
 
 fn key(job: &NewJob) -> Option<(&str, &str)> {
     Some((job.queue().as_str(), job.unique_key()?.as_str()))
+}
+
+/// How many bytes of a statement a job takes at most.
+fn bytes(job: &NewJob) -> usize {
+    let headers: usize = job.headers().iter().map(|(name, value)| name.len() + value.len()).sum();
+    let names = job.queue().as_str().len() + job.kind().as_str().len();
+    let key = job.unique_key().map_or(0, |key| key.as_str().len());
+    // Six bytes of JSON are the longest escape of one byte.
+    job.payload().as_str().len() + 6 * headers + names + key + FIXED_BYTES
 }
 
 /// The arguments that both statements begin with: the jobs at these places, column by column.

@@ -15,6 +15,8 @@ pub(crate) enum Effect {
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
+    /// The connection is gone, and with it a transaction of the store's that was not committed yet: nothing was done.
+    Undone(BoxError),
     /// The server has given up on the statement, which left nothing: a deadlock, a lost race.
     Again(BoxError),
     /// The same, because a row was changed after the transaction took its snapshot: only above READ COMMITTED.
@@ -34,15 +36,25 @@ impl Failure {
     pub(crate) fn told(self, operation: &'static str, effect: Effect) -> StoreError {
         match self {
             Self::Lost(source) if effect == Effect::Write => StoreError::unknown(operation, source),
-            Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
-                StoreError::unavailable(operation, source)
-            }
+            Self::Lost(source)
+            | Self::Undone(source)
+            | Self::Again(source)
+            | Self::Late(source)
+            | Self::ReadOnly(source) => StoreError::unavailable(operation, source),
             // Only a transaction of the caller's has a snapshot that it can do something about.
             Self::OldSnapshot(source) if operation.ends_with("_in") => {
                 StoreError::old_snapshot(operation, source)
             }
             Self::OldSnapshot(source) => StoreError::unavailable(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
+        }
+    }
+
+    /// The same of a statement before the COMMIT of a transaction of the store's.
+    pub(crate) fn before_commit(self) -> Self {
+        match self {
+            Self::Lost(source) => Self::Undone(source),
+            other => other,
         }
     }
 

@@ -19,7 +19,7 @@ use leasehold_core::{
 use tokio::sync::broadcast;
 
 use crate::error::{Effect, Failure};
-use crate::lent::Lent;
+use crate::lent::{Apart, Lent};
 use crate::session::Session;
 use crate::wake::MESSAGE_BYTES;
 use crate::{Shared, inspect};
@@ -59,6 +59,34 @@ impl Shared {
         match self.places(&mut *conn, receipts).await {
             Ok(places) => Ok((conn, places)),
             Err(failure) => conn.judge(Err(failure), Effect::Read),
+        }
+    }
+
+    /// The same for a batch of several statements.
+    pub(crate) async fn connection_apart(
+        &self,
+        operation: &'static str,
+    ) -> Result<(Apart, Option<DateTime<Utc>>)> {
+        let mut conn = self.apart(operation).await?;
+        if !self.hub.has_bulletin() {
+            return Ok((conn, None));
+        }
+        match inspect::now(&mut conn, &self.sql).await {
+            Ok(now) => Ok((conn, Some(now))),
+            Err(failure) => conn.judge(Err(failure.before_commit())),
+        }
+    }
+
+    /// The same for a batch of several statements.
+    pub(crate) async fn connection_apart_with_places(
+        &self,
+        operation: &'static str,
+        receipts: impl Iterator<Item = &Receipt>,
+    ) -> Result<(Apart, Places)> {
+        let mut conn = self.apart(operation).await?;
+        match self.places(&mut *conn, receipts).await {
+            Ok(places) => Ok((conn, places)),
+            Err(failure) => conn.judge(Err(failure.before_commit())),
         }
     }
 

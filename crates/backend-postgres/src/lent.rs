@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool::managed::Metrics;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 use leasehold_core::{Result, StoreError};
@@ -26,7 +27,7 @@ pub(crate) type Connections = Lender<AsyncPgConnection>;
 /// the statement is then cancelled on the server, so that no server process goes on waiting for a lock; and the pool does not lend
 /// the connection again, since the cancellation might hit the next statement. A connection of a user's pool is lent again: the
 /// server does the statement to its end, and the next borrower waits for that. No operation opens a transaction on it, so
-/// none can be left open.
+/// none can be left open: a batch of several statements runs on a connection that is [`Apart`].
 pub(crate) struct Lent {
     object: Object<AsyncPgConnection>,
     connections: Arc<Connections>,
@@ -69,6 +70,56 @@ impl Lent {
     }
 }
 
+/// A connection for a batch of several statements in one transaction. It is no longer part of its pool: when it is dropped it is closed, and
+/// the server undoes what was not committed. Sending a chunk takes much longer than opening another connection.
+pub(crate) struct Apart {
+    conn: AsyncPgConnection,
+    metrics: Metrics,
+    connections: Arc<Connections>,
+    operation: &'static str,
+    /// As that of [`Lent`].
+    connector: Option<Connector>,
+}
+
+impl Shared {
+    /// A connection for the transaction of `operation`.
+    pub(crate) async fn apart(&self, operation: &'static str) -> Result<Apart> {
+        let object = self.lend(operation).await?;
+        let metrics = *Object::metrics(&object);
+        Ok(Apart {
+            conn: Object::take(object),
+            metrics,
+            connections: Arc::clone(&self.connections),
+            operation,
+            connector: self.connector.clone(),
+        })
+    }
+}
+
+impl Apart {
+    /// Closes the connection, and tells the caller what a failure means.
+    pub(crate) fn judge<T>(mut self, answer: Result<T, Failure>) -> Result<T> {
+        self.connector = None;
+        if answer.as_ref().is_err_and(Failure::is_read_only) {
+            self.connections.retire(&self.metrics);
+        }
+        answer.map_err(|failure| failure.told(self.operation, Effect::Write))
+    }
+}
+
+impl Deref for Apart {
+    type Target = AsyncPgConnection;
+    fn deref(&self) -> &AsyncPgConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for Apart {
+    fn deref_mut(&mut self) -> &mut AsyncPgConnection {
+        &mut self.conn
+    }
+}
+
 /// Gives a connection up if it is dead, and with all of its age if its server is read-only.
 pub(crate) fn give_up_after(
     connections: &Connections,
@@ -92,10 +143,22 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let Some(connector) = self.connector.take() else { return };
         give_up(&mut self.object);
-        // Without a runtime, or with one that is shutting down, nothing is cancelled: the timeout for locks ends the wait.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            drop(runtime.spawn(cancel(self.object.cancel_token(), connector, self.operation)));
+        cancel_soon(self.object.cancel_token(), connector, self.operation);
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        if let Some(connector) = self.connector.take() {
+            cancel_soon(self.conn.cancel_token(), connector, self.operation);
         }
+    }
+}
+
+/// Without a runtime, or with one that is shutting down, nothing is cancelled: the timeout for locks ends the wait.
+fn cancel_soon(statement: CancelToken, connector: Connector, operation: &'static str) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        drop(runtime.spawn(cancel(statement, connector, operation)));
     }
 }
 

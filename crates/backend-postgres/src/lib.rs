@@ -4,9 +4,10 @@
 //!
 //! # How it works
 //!
-//! Every operation is one statement, whatever the size of the batch (`queries/`, a file each), so it is one round trip, one
+//! Every operation is one statement (`queries/`, a file each), so it is one round trip, one
 //! snapshot and one transaction; a dropped future has done all or nothing, and never leaves a transaction open. On connections that
-//! the store has opened its statement is cancelled on the server. Claims, verdicts, heartbeats and reclaims skip rows that another
+//! the store has opened its statement is cancelled on the server. Only a batch of more than 64 MiB is several statements, in one
+//! transaction, on a connection that is closed afterwards. Claims, verdicts, heartbeats and reclaims skip rows that another
 //! transaction has locked.
 //! Statements are prepared once per connection. Queues without a policy pay nothing for there being policies.
 //!
@@ -42,6 +43,7 @@
 //! refused as [`NoTransaction`](leasehold_core::StoreError::NoTransaction).
 
 mod builder;
+mod chunk;
 mod connect;
 mod dequeue;
 mod enqueue;
@@ -87,6 +89,7 @@ use leasehold_core::{
 use leasehold_gather::{Courier, Gatherer};
 
 pub use crate::builder::PgStoreBuilder;
+use crate::chunk::Chunks;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
@@ -113,6 +116,7 @@ pub(crate) struct Shared {
     memory: Memory,
     upkeep: Upkeep,
     gatherer: Arc<Gatherer>,
+    chunks: Chunks,
     capabilities: Capabilities,
     schema: Schema,
     settings: PgStoreBuilder,
@@ -190,30 +194,6 @@ impl Shared {
 }
 
 #[async_trait]
-impl Courier for Shared {
-    async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
-        let first = self.hub.first_word(jobs);
-        let (mut conn, at) = self.connection_at("enqueue").await?;
-        let answer = match &first {
-            Some((job, word)) => {
-                enqueue::enqueue_first(&mut conn, &self.sql, job, self.hub.channel(), word).await
-            }
-            None => enqueue::enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
-        };
-        let (answers, others_told) = conn.judge(answer, Write)?;
-        self.has_counted();
-        self.tell(|| News::enqueued(jobs, &answers, at));
-        let queues = jobs.iter().map(|job| job.queue());
-        if others_told {
-            self.hub.wake_here(queues.map(|queue| queue.as_str()));
-        } else {
-            self.wake(queues);
-        }
-        Ok(answers)
-    }
-}
-
-#[async_trait]
 impl Store for PgStore {
     fn capabilities(&self) -> Capabilities {
         self.shared.capabilities
@@ -252,13 +232,7 @@ impl Store for PgStore {
         if items.is_empty() {
             return Ok(Vec::new()); // I2
         }
-        let receipts = items.iter().map(|(receipt, _)| receipt);
-        let (mut conn, places) = self.shared.connection_with_places("settle", receipts.clone()).await?;
-        let answer = settle::settle(&mut conn, &self.shared.sql, items).await;
-        let settling = conn.judge(answer, Write)?;
-        self.shared.tell(|| News::settled(receipts.zip(&settling.outcomes), &places));
-        self.shared.wake(settling.wake);
-        Ok(settling.outcomes)
+        self.shared.settle(items).await
     }
 
     async fn heartbeat(&self, receipts: &[Receipt], extend: LeaseFor) -> Result<Vec<HeartbeatOutcome>> {

@@ -6,17 +6,23 @@ use chrono::{DateTime, Utc};
 use diesel::sql_types::{Array, BigInt, Nullable, Text};
 use diesel_async::AsyncPgConnection;
 use leasehold_core::{
-    Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, Settled, StoreError, Verdict, backend,
+    Epoch, Fate, Json, Receipt, Result as StoreResult, RetryAfter, SettleOutcome, Settled, StoreError,
+    Verdict, backend,
 };
 use leasehold_sql::micros;
 
-use crate::error::Failure;
+use crate::Shared;
+use crate::chunk::{self, Chunks};
+use crate::error::{Effect, Failure};
+use crate::events::News;
 use crate::session::{Session, Told};
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
 
 /// How often a statement that the server has given up on is tried again.
 const RACES: u32 = 10;
+/// More than the numbers and lengths of one item take in a statement.
+const FIXED_BYTES: usize = 128;
 
 /// What came of a batch: one outcome for each item, and the queues in which something became leasable.
 #[derive(Default)]
@@ -25,9 +31,28 @@ pub(crate) struct Settling {
     pub(crate) wake: Vec<String>,
 }
 
+impl Shared {
+    /// Applies verdicts, and tells of it.
+    pub(crate) async fn settle(&self, items: &[(Receipt, Verdict)]) -> StoreResult<Vec<SettleOutcome>> {
+        let receipts = items.iter().map(|(receipt, _)| receipt);
+        let (settling, places) = if is_large(items, self.chunks) {
+            let (mut conn, places) = self.connection_apart_with_places("settle", receipts.clone()).await?;
+            let answer = settle_in_chunks(&mut conn, &self.sql, items, self.chunks).await;
+            (conn.judge(answer)?, places)
+        } else {
+            let (mut conn, places) = self.connection_with_places("settle", receipts.clone()).await?;
+            let answer = settle(&mut conn, &self.sql, items).await;
+            (conn.judge(answer, Effect::Write)?, places)
+        };
+        self.tell(|| News::settled(receipts.zip(&settling.outcomes), &places));
+        self.wake(settling.wake);
+        Ok(settling.outcomes)
+    }
+}
+
 /// Applies each verdict whose receipt is good (S1), by the smallest statement that will do. None of them waits for the lock of another
 /// transaction (S14).
-pub(crate) async fn settle(
+async fn settle(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     items: &[(Receipt, Verdict)],
@@ -36,30 +61,76 @@ pub(crate) async fn settle(
     for _ in 0..RACES {
         match settle_once(conn, sql, items, &firsts).await {
             Err(Failure::Again(_) | Failure::OldSnapshot(_)) => {}
-            settled => return settled,
+            settled => return settled.map(|endings| endings.settling(items)),
         }
     }
-    settle_once(conn, sql, items, &firsts).await
+    settle_once(conn, sql, items, &firsts).await.map(|endings| endings.settling(items))
 }
 
+/// Whether the items are too large for one statement. One result for all of them is sent once.
+fn is_large(items: &[(Receipt, Verdict)], chunks: Chunks) -> bool {
+    items.len() > 1 && !chunks.is_one(items.iter().map(bytes)) && same(items).is_none()
+}
+
+/// How many bytes of a statement an item takes at most.
+fn bytes((_, verdict): &(Receipt, Verdict)) -> usize {
+    parts(verdict).document.map_or(0, str::len) + FIXED_BYTES
+}
+
+/// Applies verdicts in several statements, in a transaction of the store's: all that are good, or none.
+async fn settle_in_chunks(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    chunks: Chunks,
+) -> Result<Settling, Failure> {
+    let firsts = firsts(items);
+    let mut races = 0;
+    loop {
+        chunk::begin(conn).await?;
+        let settled =
+            settle_each(conn, sql, items, &chunks.split(&firsts, |place| bytes(&items[place]))).await;
+        match chunk::end(conn, settled).await {
+            Err(Failure::Again(_) | Failure::OldSnapshot(_)) if races < chunk::RACES => races += 1,
+            ended => return ended.map(|endings| endings.settling(items)),
+        }
+    }
+}
+
+async fn settle_each(
+    conn: &mut AsyncPgConnection,
+    sql: &Statements,
+    items: &[(Receipt, Verdict)],
+    chunks: &[&[usize]],
+) -> Result<Endings, Failure> {
+    let mut all = Endings::default();
+    for chunk in chunks {
+        let endings = settle_once(conn, sql, items, chunk).await?;
+        all.places.extend(endings.places);
+        all.wake.extend(endings.wake);
+    }
+    Ok(all)
+}
+
+/// Applies the verdicts at these places in one statement.
 async fn settle_once(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
     items: &[(Receipt, Verdict)],
     firsts: &[usize],
-) -> Result<Settling, Failure> {
-    if let Some((epoch, result)) = same(items) {
+) -> Result<Endings, Failure> {
+    if let Some((epoch, result)) = same(firsts.iter().map(|place| &items[*place])) {
         return settle_same(conn, sql, items, firsts, epoch, result).await;
     }
     if let Some(params) = completions(items, firsts) {
         let completed = completed(conn, &sql.settle_done_v2, params).await?;
-        return Ok(completed.settling(items, firsts, place));
+        return Ok(completed.endings(firsts, place));
     }
     let told = conn.told(&sql.settle_v2, verdicts(items, firsts)).await?;
-    let fates = told.iter().filter_map(|told| Some((place(told.place)?, fate(told))));
+    let fates = told.iter().filter_map(|told| Some((*firsts.get(place(told.place)?)?, fate(told))));
     let fates = fates.map(|(place, fate)| Ok((place, fate?))).collect::<Result<Vec<_>, StoreError>>();
     let wake = told.iter().filter_map(|told| told.wake.clone()).collect();
-    Ok(outcomes(items, firsts, fates.map_err(|error| Failure::Other(error.into()))?, wake))
+    Ok(Endings { places: fates.map_err(|error| Failure::Other(error.into()))?, wake })
 }
 
 /// Applies one verdict in a user's transaction, by a statement that waits for the lock of another transaction: how long it may is a
@@ -100,15 +171,16 @@ pub(crate) fn firsts(items: &[(Receipt, Verdict)]) -> Vec<usize> {
 }
 
 /// The epoch and the result of every item, if they are all the same.
-fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
-    let first = match items.first()? {
+fn same<'a>(items: impl IntoIterator<Item = &'a (Receipt, Verdict)>) -> Option<(Epoch, &'a str)> {
+    let mut items = items.into_iter();
+    let first = match items.next()? {
         (receipt, Verdict::Done(result)) => (receipt.epoch, result.as_str()),
         _ => return None,
     };
     let is_same = |(receipt, verdict): &(Receipt, Verdict)| {
         receipt.epoch == first.0 && matches!(verdict, Verdict::Done(result) if result.as_str() == first.1)
     };
-    items.iter().all(is_same).then_some(first)
+    items.all(is_same).then_some(first)
 }
 
 /// Completes jobs with one and the same result. The answer names ids, which are made places here.
@@ -119,7 +191,7 @@ async fn settle_same(
     firsts: &[usize],
     epoch: Epoch,
     result: &str,
-) -> Result<Settling, Failure> {
+) -> Result<Endings, Failure> {
     let mut ids = firsts.iter().map(|place| items[*place].0.job.get());
     let (text, ids) = match firsts.len() {
         1 => (&sql.settle_one_v2, ids.next().into()),
@@ -127,7 +199,7 @@ async fn settle_same(
     };
     let completed = completed(conn, text, vec![ids, epoch.get().into(), result.into()]).await?;
     let place = |id: i64| firsts.binary_search_by_key(&id, |place| items[*place].0.job.get()).ok();
-    Ok(completed.settling(items, firsts, place))
+    Ok(completed.endings(firsts, place))
 }
 
 /// An answer of `settle_done_v2.sql`, `settle_one_v2.sql` or `settle_same_v2.sql`: what was completed, what another transaction has
@@ -156,16 +228,11 @@ async fn completed(
 }
 
 impl Completed {
-    fn settling(
-        self,
-        items: &[(Receipt, Verdict)],
-        firsts: &[usize],
-        place: impl Fn(i64) -> Option<usize>,
-    ) -> Settling {
+    fn endings(self, firsts: &[usize], place: impl Fn(i64) -> Option<usize>) -> Endings {
         let done = self.jobs.into_iter().map(|job| (job, Ending::Settled(Fate::Completed)));
         let pending = self.pending.into_iter().map(|job| (job, Ending::Pending));
-        let endings = done.chain(pending).filter_map(|(job, ending)| Some((place(job)?, ending)));
-        outcomes(items, firsts, endings, self.wake)
+        let of_item = |(job, ending)| Some((*firsts.get(place(job)?)?, ending));
+        Endings { places: done.chain(pending).filter_map(of_item).collect(), wake: self.wake }
     }
 }
 
@@ -176,28 +243,32 @@ enum Ending {
     Pending,
 }
 
-/// Puts what became of places in `firsts` in the order of the items.
-fn outcomes(
-    items: &[(Receipt, Verdict)],
-    firsts: &[usize],
-    endings: impl IntoIterator<Item = (usize, Ending)>,
+/// What became of the items at these places, and the queues in which something became leasable.
+#[derive(Default)]
+struct Endings {
+    places: Vec<(usize, Ending)>,
     wake: Vec<String>,
-) -> Settling {
-    let mut outcomes = vec![SettleOutcome::LeaseLost; items.len()]; // S2
-    let mut pending = HashSet::new();
-    for (place, ending) in endings {
-        let Some(place) = firsts.get(place) else { continue };
-        match ending {
-            Ending::Settled(fate) => outcomes[*place] = backend::settled_outcome(items[*place].0, fate),
-            Ending::Pending => drop(pending.insert(items[*place].0)),
+}
+
+impl Endings {
+    /// One outcome for each item.
+    fn settling(self, items: &[(Receipt, Verdict)]) -> Settling {
+        let mut outcomes = vec![SettleOutcome::LeaseLost; items.len()]; // S2
+        let mut pending = HashSet::new();
+        for (place, ending) in self.places {
+            match ending {
+                Ending::Settled(fate) => outcomes[place] = backend::settled_outcome(items[place].0, fate),
+                Ending::Pending => drop(pending.insert(items[place].0)),
+            }
         }
+        if !pending.is_empty() {
+            // S14, for every item with such a receipt: none of them has counted.
+            let locked =
+                items.iter().zip(&mut outcomes).filter(|((receipt, _), _)| pending.contains(receipt));
+            locked.for_each(|(_, outcome)| *outcome = SettleOutcome::Pending);
+        }
+        Settling { outcomes, wake: self.wake }
     }
-    if !pending.is_empty() {
-        // S14, for every item with such a receipt: none of them has counted.
-        let locked = items.iter().zip(&mut outcomes).filter(|((receipt, _), _)| pending.contains(receipt));
-        locked.for_each(|(_, outcome)| *outcome = SettleOutcome::Pending);
-    }
-    Settling { outcomes, wake }
 }
 
 /// The arguments for `settle_done_v2.sql`, if every verdict is Done.

@@ -110,7 +110,7 @@ impl Shared {
         session: &mut S,
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueued>, Failure> {
-        let answers = enqueue::enqueue_in(session, &self.sql, jobs).await?;
+        let answers = enqueue::enqueue_in(session, &self.sql, jobs, self.chunks).await?;
         let queues = jobs.iter().map(|job| job.queue().as_str());
         self.hub.wake_in(session, &self.sql, queues).await?;
         self.hub.tell_in(session, &self.sql, News::enqueued(jobs, &answers, None)).await?;
