@@ -56,10 +56,17 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0005_enqueue_many_queues.sql"),
         functions: ENQUEUE_MANY_QUEUES,
     },
+    Migration {
+        version: 6,
+        name: "once keys",
+        oldest: 1,
+        text: include_str!("../migrations/0006_once_keys.sql"),
+        functions: &[],
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 
 /// Migrates in one transaction under a lock, so that any number of processes may do it at once. The connection is given up
 /// whatever happens: a future that is dropped halfway leaves nothing open.
