@@ -47,7 +47,7 @@ pub trait Harness: Send + Sync + 'static {
     async fn connect(&self, database: &Self::Database) -> Result<Arc<dyn Store>, BoxError>;
 
     /// Lets time pass, as far as anybody can see: moves an injected clock forward, or shifts every stored time (of
-    /// jobs, history and rate limits) back by this much. Called only while no operation is running and no transaction is
+    /// jobs, history, rate limits and idempotency keys) back by this much. Called only while no operation is running and no transaction is
     /// open. An injected clock may stand still otherwise. Start it at a time with odd nanoseconds, far from now: then a
     /// store that keeps too much, or looks at the wrong clock, is caught.
     async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError>;

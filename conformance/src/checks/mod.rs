@@ -25,6 +25,7 @@ mod page;
 mod pause;
 mod policy;
 mod prune;
+mod prune_keys;
 mod race;
 mod race_lease;
 mod race_place;
@@ -71,6 +72,7 @@ pub(crate) fn all() -> Vec<Check> {
         derived::CHECKS,
         durable::CHECKS,
         prune::CHECKS,
+        prune_keys::CHECKS,
         pause::CHECKS,
         policy::CHECKS,
         backoff::CHECKS,

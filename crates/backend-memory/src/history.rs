@@ -72,13 +72,17 @@ pub(crate) fn redrive(state: &mut State, request: &Redrive) -> Redriven {
     answer
 }
 
-/// Forgets finished jobs, oldest first; says how many.
+/// Forgets finished jobs, oldest first, then passed idempotency keys; says how many.
 pub(crate) fn prune(state: &mut State, request: &Prune) -> u64 {
     let ids = prunable(state, request);
     for id in &ids {
         remove(state, *id);
     }
-    ids.len() as u64
+    let jobs = ids.len() as u64;
+    match request.forgets_keys() {
+        true => jobs + state.ledger.forget_keys(state.now, u64::from(request.limit.get()) - jobs), // U4
+        false => jobs,
+    }
 }
 
 /// Moves one dead letter back, unless a live job has its unique key.

@@ -3,12 +3,13 @@
 //! A transaction changes nothing of the store but its locks; it keeps what is to be done. The commit looks under the store's lock
 //! whether all of it still holds, and then does all of it or nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use chrono::{DateTime, Utc};
 use leasehold_core::backend::{self, Applied};
 use leasehold_core::{
     Enqueued, EventKind, IdempotencyKey, Job, JobId, Json, NewJob, QueueName, Receipt, Result, Settled,
-    StoreError, UniqueKey, Verdict,
+    StoreError, UniqueKey, Verdict, time,
 };
 
 use crate::locks::Owner;
@@ -19,7 +20,28 @@ use crate::state::{Row, State};
 #[derive(Default)]
 pub(crate) struct Ledger {
     once: HashSet<IdempotencyKey>,
+    /// The same keys by the end of their retention.
+    once_by_end: BTreeSet<(DateTime<Utc>, IdempotencyKey)>,
     pub(crate) values: BTreeMap<String, Json>,
+}
+
+impl Ledger {
+    /// Forgets up to `limit` keys whose retention has passed, and says how many (U4).
+    pub(crate) fn forget_keys(&mut self, now: DateTime<Utc>, limit: u64) -> u64 {
+        let mut forgotten = 0;
+        while forgotten < limit && self.once_by_end.first().is_some_and(|(end, _)| *end <= now) {
+            if let Some((_, key)) = self.once_by_end.pop_first() {
+                self.once.remove(&key);
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+
+    fn keep(&mut self, key: IdempotencyKey, until: DateTime<Utc>) {
+        self.once.insert(key.clone());
+        self.once_by_end.insert((until, key));
+    }
 }
 
 /// What an open transaction is going to do, in order, and what that means for what it sees.
@@ -29,7 +51,8 @@ pub(crate) struct Transaction {
     settled: HashSet<Receipt>,
     /// Unique keys that the transaction has taken (by which job) or freed.
     keys: HashMap<(QueueName, UniqueKey), Option<JobId>>,
-    once: HashSet<IdempotencyKey>,
+    /// Idempotency keys that the transaction has taken, and until when they are kept.
+    once: HashMap<IdempotencyKey, DateTime<Utc>>,
     pub(crate) values: BTreeMap<String, Json>,
     /// Has the jobs locked that the transaction has locked.
     owner: Owner,
@@ -92,7 +115,11 @@ impl Transaction {
 
     /// Whether `key` is new, to be remembered with the commit.
     pub(crate) fn once(&mut self, state: &State, key: &IdempotencyKey) -> bool {
-        !state.ledger.once.contains(key) && self.once.insert(key.clone()) // T5
+        if state.ledger.once.contains(key) || self.once.contains_key(key) {
+            return false; // T5
+        }
+        self.once.insert(key.clone(), time::later(state.now, key.kept_for()));
+        true
     }
 
     fn enqueue_one(&mut self, state: &mut State, new: &NewJob) -> Enqueued {
@@ -120,7 +147,7 @@ impl Transaction {
     pub(crate) fn commit(self, state: &mut State) -> Result<()> {
         self.check(state)?;
         self.steps.into_iter().for_each(|step| take(state, step)); // T1, T2
-        state.ledger.once.extend(self.once);
+        self.once.into_iter().for_each(|(key, until)| state.ledger.keep(key, until));
         state.ledger.values.extend(self.values);
         Ok(())
     }
@@ -142,7 +169,7 @@ impl Transaction {
                 return Err(StoreError::conflict(format!("job {id} has taken the unique key {key:?}"))); // E5
             }
         }
-        match self.once.intersection(&state.ledger.once).next() {
+        match self.once.keys().find(|key| state.ledger.once.contains(*key)) {
             Some(key) => Err(StoreError::conflict(format!("the once-key {key:?} is taken"))), // T5
             None => Ok(()),
         }

@@ -156,9 +156,16 @@ fn is_read_only(message: &str) -> bool {
         .any(|words| message.starts_with(words))
 }
 
-/// 1146: the tables are not there.
+/// 1146 and 1054: the tables, or a column or an index of them (1176), are not there.
 fn is_missing(message: &str) -> bool {
     message.starts_with("Table '") && message.ends_with("doesn't exist")
+        || message.starts_with("Unknown column '")
+        || message.starts_with("Key '") && message.contains("' doesn't exist in table '")
+}
+
+/// Whether a column was to be added that is there: 1060.
+pub(crate) fn is_column_there(failure: &Failure) -> bool {
+    matches!(failure, Failure::Other(source) if source.to_string().starts_with("Duplicate column name "))
 }
 
 /// Whether the server has broken a deadlock: 1213.

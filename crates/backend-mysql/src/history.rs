@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::policy::rules;
 use crate::selection::{ids, queues, statuses, twice};
 use crate::session::Session;
+use crate::statement::Param;
 
 /// How many dead letters are looked at in one go, at least.
 const PAGE: usize = 100;
@@ -104,7 +105,7 @@ async fn put_back(
     Ok(())
 }
 
-/// Forgets finished jobs, queue by queue; says how many.
+/// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.
 pub(crate) async fn prune(session: &mut Session<'_>, request: &Prune) -> Result<u64, Failure> {
     let (now, mut rules) = rules(session).await?;
     let mut left = request.limit.as_usize();
@@ -118,7 +119,26 @@ pub(crate) async fn prune(session: &mut Session<'_>, request: &Prune) -> Result<
         };
         left -= prune_one(session, request, &queue, time::earlier(now, age.get()), left).await?.min(left);
     }
+    if request.forgets_keys() && left > 0 {
+        left -= forget_keys(session, left).await?.min(left); // U4
+    }
     Ok((request.limit.as_usize() - left) as u64)
+}
+
+/// Forgets up to `limit` keys whose retention has passed, but for those that another transaction has locked.
+async fn forget_keys(session: &mut Session<'_>, limit: usize) -> Result<usize, Failure> {
+    let sql = session.sql;
+    session.begin().await?;
+    let keys: Vec<Stored> = session.rows::<Text, _>(&sql.passed_keys, vec![limit.into()]).await?;
+    let mut forgotten = 0;
+    if let Some(last) = keys.last() {
+        let (text, size) = sql.forget_keys.of(keys.len());
+        let rest = std::iter::repeat_n(last, size - keys.len());
+        let params = keys.iter().chain(rest).map(|key| Param::from(&**key)).collect();
+        forgotten = session.count(text, params).await?;
+    }
+    session.commit().await?;
+    Ok(usize::try_from(forgotten).unwrap_or_default())
 }
 
 async fn prune_one(

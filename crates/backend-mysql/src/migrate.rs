@@ -9,7 +9,7 @@ use leasehold_core::StoreError;
 use leasehold_sql::TablePrefix;
 
 use crate::connect::PATIENT;
-use crate::error::Failure;
+use crate::error::{Failure, is_column_there};
 use crate::sql::put_in;
 use crate::statement::Statement;
 
@@ -23,11 +23,18 @@ struct Migration {
 }
 
 /// Every migration, in order.
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") },
+    Migration {
+        version: 2,
+        name: "once keys",
+        oldest: 1,
+        text: include_str!("../migrations/0002_once_keys.sql"),
+    },
+];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// For so many seconds a migration waits for another that is under way.
 const PATIENCE: u32 = 300;
@@ -70,12 +77,20 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
             if has(&applied, migration.version, step) {
                 continue;
             }
-            conn.batch_execute(&statement).await?;
+            do_step(conn, &statement).await?;
             conn.batch_execute(&migration.entry(prefix, step)).await?;
         }
         tracing::info!(%prefix, version = migration.version, name = migration.name, "migrated");
     }
     Ok(())
+}
+
+/// A column that is there was added by a step that was broken off before the ledger knew of it.
+async fn do_step(conn: &mut AsyncMysqlConnection, statement: &str) -> Result<(), Failure> {
+    match conn.batch_execute(statement).await.map_err(Failure::from) {
+        Err(failure) if is_column_there(&failure) => Ok(()),
+        done => done,
+    }
 }
 
 /// The name is of the database and the prefix; of long ones only a sum has room.

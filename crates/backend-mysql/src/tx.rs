@@ -12,6 +12,7 @@ use leasehold_core::{
     Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
     backend,
 };
+use leasehold_sql::micros;
 
 use crate::error::Failure;
 use crate::session::Session;
@@ -96,7 +97,8 @@ async fn lock(session: &mut Session<'_>, receipt: &Receipt) -> Result<bool, Fail
 
 async fn once(session: &mut Session<'_>, key: &IdempotencyKey) -> Result<bool, Failure> {
     let sql = session.sql;
-    Ok(session.count(&sql.once, vec![key.as_str().into()]).await? == 1) // T5
+    let params = vec![key.as_str().into(), micros(key.kept_for()).into()];
+    Ok(session.count(&sql.once, params).await? == 1) // T5
 }
 
 impl Shared {

@@ -1,4 +1,5 @@
--- Forgets finished jobs of at least an age ($1), or of their queue's retention if that is null, queue by queue.
+-- Forgets finished jobs of at least an age ($1), or of their queue's retention if that is null, queue by queue; then, if $8, idempotency keys
+-- whose retention has passed.
 WITH RECURSIVE queue (name) AS (
     (SELECT h.queue_name FROM {schema}.job_history h
      WHERE h.queue_name >= coalesce($3::text, '') ORDER BY h.queue_name LIMIT 1)
@@ -24,5 +25,15 @@ WITH RECURSIVE queue (name) AS (
 ), counted AS (
     INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs)
     SELECT p.queue_name, NULL, NULL, -count(*) FROM pruned p WHERE p.status_final = 'dead_letter' GROUP BY 1
+), passed AS MATERIALIZED (
+    SELECT x.place FROM (
+        SELECT k.ctid AS place FROM {schema}.job_idempotency k
+        WHERE $8::boolean AND k.kept_until <= statement_timestamp() -- U4
+        -- A limit that the planner knows, so that it goes by the index.
+        ORDER BY k.kept_until LIMIT $7::integer FOR UPDATE SKIP LOCKED) x
+    LIMIT $7::integer - (SELECT count(*) FROM old)
+), forgotten AS (
+    -- By their places in the table: the rows are locked, and no estimate can make it a walk over the whole table.
+    DELETE FROM {schema}.job_idempotency k WHERE k.ctid = ANY (ARRAY(SELECT p.place FROM passed p)) RETURNING true
 )
-SELECT count(*) FROM pruned
+SELECT (SELECT count(*) FROM pruned) + (SELECT count(*) FROM forgotten)

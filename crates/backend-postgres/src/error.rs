@@ -159,7 +159,7 @@ fn is_end_of_session(message: &str) -> bool {
 
 /// SQLSTATE 3F000, 42883, 42P01: the tables and functions are not there, or not all of them.
 fn is_missing(message: &str) -> bool {
-    let things = ["schema ", "function ", "relation "];
+    let things = ["schema ", "function ", "relation ", "column "];
     message.ends_with("does not exist") && things.iter().any(|thing| message.starts_with(thing))
 }
 

@@ -57,7 +57,7 @@ async fn redrive_once(
     Ok((answer, queues))
 }
 
-/// Forgets finished jobs; says how many.
+/// Forgets finished jobs and passed idempotency keys; says how many.
 pub(crate) async fn prune(
     conn: &mut AsyncPgConnection,
     sql: &Statements,
@@ -76,6 +76,7 @@ pub(crate) async fn prune(
         statuses(request.statuses.as_deref()),
         ids(request.ids.as_deref()),
         (request.limit.get() as i32).into(),
+        request.forgets_keys().into(),
     ];
     let counts: Vec<i64> = Statement::<BigInt>::planned_anew(&sql.prune, params).rows(conn).await?;
     Ok(counts.into_iter().sum::<i64>().unsigned_abs())

@@ -63,10 +63,17 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0006_search_path_and_prefixes.sql"),
         functions: PREFIXES,
     },
+    Migration {
+        version: 7,
+        name: "once keys",
+        oldest: 1,
+        text: include_str!("../migrations/0007_once_keys.sql"),
+        functions: &[],
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 6;
+const VERSION: i32 = 7;
 
 /// Migrates in one transaction under a lock, so that any number of processes may do it at once. The connection is given up
 /// whatever happens: a future that is dropped halfway leaves nothing open.

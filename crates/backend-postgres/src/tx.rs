@@ -16,6 +16,7 @@ use leasehold_core::{
     Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
     backend,
 };
+use leasehold_sql::micros;
 
 use crate::error::{Effect, Failure};
 use crate::events::News;
@@ -154,7 +155,8 @@ impl Shared {
     }
 
     pub(crate) async fn once_in<S: Session>(&self, session: &mut S, key: &IdempotencyKey) -> Result<bool> {
-        let taken = session.count(&self.sql.once, vec![key.as_str().into()]).await;
+        let params = vec![key.as_str().into(), micros(key.kept_for()).into()];
+        let taken = session.count(&self.sql.once, params).await;
         Ok(taken.map_err(|failure| self.undone(session, "once_in", failure))? == 1) // T5
     }
 

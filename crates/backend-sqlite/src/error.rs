@@ -68,7 +68,7 @@ impl From<DieselError> for Failure {
         match &error {
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if Self::is_locked(message) => Self::Busy(error.into()),
-                message if message.starts_with("no such table") => {
+                message if is_missing(message) => {
                     let message = format!("{message}: was SqliteStore::migrate run?");
                     Self::Other(message.into())
                 }
@@ -77,4 +77,11 @@ impl From<DieselError> for Failure {
             _ => Self::Other(error.into()),
         }
     }
+}
+
+/// Whether a table or a column is not there.
+fn is_missing(message: &str) -> bool {
+    message.starts_with("no such table")
+        || message.starts_with("no such column")
+        || message.contains(" has no column named ")
 }

@@ -69,7 +69,7 @@ fn redrive_one(session: &mut Session<'_>, id: i64, queue: &str, key: Option<&str
     Ok(true)
 }
 
-/// Forgets finished jobs, queue by queue; says how many.
+/// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.
 pub(crate) fn prune(session: &mut Session<'_>, request: &Prune) -> Result<u64, Failure> {
     let mut rules = rules(session)?;
     let mut left = u64::from(request.limit.get());
@@ -90,6 +90,10 @@ pub(crate) fn prune(session: &mut Session<'_>, request: &Prune) -> Result<u64, F
         ];
         let sql = session.sql;
         left -= session.count(&sql.prune, params)?.min(left);
+    }
+    if request.forgets_keys() && left > 0 {
+        let sql = session.sql;
+        left -= session.count(&sql.forget_keys, vec![session.now.into(), (left as i64).into()])?.min(left); // U4
     }
     Ok(u64::from(request.limit.get()) - left)
 }

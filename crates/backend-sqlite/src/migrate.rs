@@ -19,11 +19,18 @@ struct Migration {
 }
 
 /// Every migration, in order.
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") },
+    Migration {
+        version: 2,
+        name: "once keys",
+        oldest: 1,
+        text: include_str!("../migrations/0002_once_keys.sql"),
+    },
+];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// The ledger of what was migrated.
 const LEDGER: &str = "CREATE TABLE IF NOT EXISTS {prefix}job_migration (

@@ -44,6 +44,7 @@ statements!(
     finished,
     finished_queues,
     forget,
+    forget_keys,
     head,
     heartbeat,
     held,

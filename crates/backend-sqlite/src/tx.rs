@@ -14,7 +14,7 @@ use diesel::connection::{AnsiTransactionManager, TransactionManager};
 use diesel::sqlite::SqliteConnection;
 use leasehold_core::{
     Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
-    backend,
+    backend, time,
 };
 
 use crate::connect::Place;
@@ -100,8 +100,9 @@ impl TxStore<SqliteConnection> for SqliteStore {
     async fn once_in(&self, conn: &mut SqliteConnection, key: &IdempotencyKey) -> Result<bool> {
         self.shared
             .within(conn, "once_in", |session| {
-                let sql = session.sql;
-                Ok(session.count(&sql.once, vec![key.as_str().into(), session.now.into()])? == 1) // T5
+                let (sql, now) = (session.sql, session.now);
+                let kept_until = time::later(now, key.kept_for());
+                Ok(session.count(&sql.once, vec![key.as_str().into(), now.into(), kept_until.into()])? == 1) // T5
             })
             .await
     }

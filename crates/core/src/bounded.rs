@@ -155,6 +155,8 @@ bounded_duration!(
 impl Delay {
     /// No wait at all.
     pub const ZERO: Self = Self(Duration::ZERO);
+    /// How long an idempotency key is kept at least, unless it says otherwise.
+    pub(crate) const KEY_RETENTION: Self = Self(limits::KEY_RETENTION);
 }
 
 pub(crate) fn within<T>(field: &'static str, value: T, min: T, max: T) -> Result<T, Invalid>

@@ -144,6 +144,7 @@ clauses! {
     U1: "prune removes finished jobs of the given age, statuses, queues and ids, and no others, and never a live job."
     U2: "prune removes at most as many as asked for and says how many; repeated calls get through all of them."
     U3: "prune by retention removes what is older than its own queue's retention, and nothing of queues without one."
+    U4: "prune that is not restricted to queues, statuses or ids also forgets idempotency keys whose retention has passed, whatever age it names for jobs, after the jobs and counted with them for its limit and its answer; one that is restricted forgets no key."
 
     P1: "Nothing is leased from a paused queue, while everything else works on it; resume ends that."
     P2: "A queue with a concurrency limit never has more leases than that, over all callers and handles."
@@ -173,7 +174,7 @@ clauses! {
     T2: "A verdict given in a transaction counts once it has committed, and leaves no trace otherwise."
     T3: "A stale receipt in a transaction is an error LeaseLost, so that the caller's own writes are rolled back with it."
     T4: "An operation on a connection without an open transaction is refused, and changes nothing."
-    T5: "once_in answers true to one transaction that commits, and false to every later one; a rollback forgets it."
+    T5: "once_in answers true to one transaction that commits, and false to later ones for as long as the key is kept, which is at least its retention (30 days unless set); a rollback forgets it."
     T6: "An expected outcome (a duplicate, a second once, a lost lease) leaves the transaction fit for use and commit."
     T7: "However transactions, verdicts and reclaims interleave, the writes of at most one transaction that settled a lease are committed, and exactly if its verdict counts."
     T8: "A transaction that is dropped leaves nothing behind, no lock either."

@@ -29,6 +29,8 @@ pub const LEASE_MIN: Duration = Duration::from_millis(1);
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest delay, snooze, backoff or retention: a hundred years.
 pub const DELAY_MAX: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
+/// How long an idempotency key is kept at least, unless it says otherwise: 30 days.
+pub const KEY_RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Most attempts that a job may have.
 pub const MAX_ATTEMPTS: u32 = 1000;
 /// Attempts of a job for which neither the job nor its queue's policy says anything.

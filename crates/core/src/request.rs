@@ -293,7 +293,7 @@ pub struct Redriven {
     pub conflicts: Vec<JobId>,
 }
 
-/// Which finished jobs to forget.
+/// Which finished jobs to forget; and, if it names no statuses, queues or ids, passed idempotency keys with them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prune {
     /// How old they must be.
@@ -304,7 +304,7 @@ pub struct Prune {
     pub queues: Queues,
     /// Only these; `None` for any. No ids at all select nothing.
     pub ids: Option<Vec<JobId>>,
-    /// At most so many.
+    /// At most so many, jobs and keys together.
     pub limit: BatchSize,
 }
 
@@ -333,6 +333,12 @@ impl Prune {
             && allows(self.statuses.as_deref(), &job.outcome.status())
             && self.queues.contains(&job.queue)
             && allows(self.ids.as_deref(), &job.id)
+    }
+
+    /// Whether idempotency keys whose retention has passed are to be forgotten, too (**[U4](crate::contract::U4)**): if the
+    /// request is restricted to no statuses, queues or ids.
+    pub fn forgets_keys(&self) -> bool {
+        self.statuses.is_none() && self.ids.is_none() && self.queues == Queues::all()
     }
 
     fn aged(age: PruneAge, limit: BatchSize) -> Self {

@@ -302,13 +302,19 @@ pub trait Store: Send + Sync + 'static {
     /// * [`Invalid`](crate::StoreError::Invalid): `ids` for more than 10 000.
     async fn redrive(&self, request: &Redrive) -> Result<Redriven>;
 
-    /// Forgets finished jobs, and says how many.
+    /// Forgets finished jobs and passed idempotency keys, and says how many.
     ///
     /// # Contract
-    /// * **[U1](crate::contract::U1)** Those for which [`Prune::matches`].
+    /// * **[U1](crate::contract::U1)** The jobs for which [`Prune::matches`].
     /// * **[U2](crate::contract::U2)** At most `limit`; fewer only if no more match.
     /// * **[U3](crate::contract::U3)** With [`PruneAge::Retention`](crate::PruneAge::Retention) each queue's own
     ///   effective retention counts.
+    /// * **[U4](crate::contract::U4)** If [`Prune::forgets_keys`], then also the keys of
+    ///   [`once_in`](crate::TxStore::once_in) whose retention has passed, after the jobs, as far as `limit` reaches. The answer
+    ///   counts both.
+    ///
+    /// To clean up, call it until it answers fewer than `limit`. A job or a key that another transaction has locked may be left
+    /// for the next call.
     ///
     /// # Errors
     /// * [`Invalid`](crate::StoreError::Invalid): `ids` for more than 10 000.

@@ -118,11 +118,17 @@ pub trait TxStore<C: Send + ?Sized>: Store {
     ///   run the transaction again.
     async fn lock_in(&self, conn: &mut C, receipt: Receipt) -> Result<()>;
 
-    /// Remembers `key` on the caller's transaction: true the first time, false ever after.
+    /// Remembers `key` on the caller's transaction: true the first time, false for as long as the key is kept.
     ///
     /// # Contract
-    /// * **[T5](crate::contract::T5)** One transaction that commits is answered true, every later one false, and so is a
-    ///   second call in the same transaction; a rollback forgets. Of two open at once, at most one commits with true.
+    /// * **[T5](crate::contract::T5)** One transaction that commits is answered true. Later ones are answered false for as long
+    ///   as the key is kept, and so is a second call in the same transaction; a rollback forgets. Of two open at once, at most
+    ///   one commits with true.
+    ///
+    /// # Time
+    /// A key is kept for at least its [retention](IdempotencyKey::retention), 30 days unless set, from this call on. Later calls
+    /// do not prolong it. When that time has passed, the next [`Store::prune`] that names no queues, statuses or ids forgets the
+    /// key (**[U4](crate::contract::U4)**). Until then the answer is false.
     async fn once_in(&self, conn: &mut C, key: &IdempotencyKey) -> Result<bool>;
 
     /// [`settle_in`](Self::settle_in) Done.

@@ -216,6 +216,6 @@ impl TxStore<WriteTransaction> for RedbStore {
     }
 
     async fn once_in(&self, tx: &mut WriteTransaction, key: &IdempotencyKey) -> Result<bool> {
-        self.speak(tx, |tables, _| tables.once(key)) // T5
+        self.speak(tx, |tables, now| tables.once(key, now)) // T5
     }
 }

@@ -136,6 +136,9 @@ pub(crate) fn prune(tables: &mut Tables<'_>, request: &Prune, now: DateTime<Utc>
             pruned += 1;
         }
     }
+    if request.forgets_keys() {
+        pruned += tables.forget_keys(now, u64::from(request.limit.get()) - pruned)?; // U4
+    }
     Ok(pruned)
 }
 

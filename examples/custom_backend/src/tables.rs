@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     BoxError, Direction, FinishedJob, HistoryFilter, IdempotencyKey, Job, JobFilter, JobId, Page, Policies,
-    QueueName, Receipt, Record, Result, StoreError, UniqueKey, backend,
+    QueueName, Receipt, Record, Result, StoreError, UniqueKey, backend, time,
 };
 use redb::{
     Database, ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction,
@@ -31,8 +31,10 @@ const RECLAIMABLE: TableDefinition<(i64, i64), ()> = TableDefinition::new("lease
 const UNIQUE: TableDefinition<(&str, &str), i64> = TableDefinition::new("leasehold_unique");
 /// Which queue of a prefix was served last.
 const TURNS: TableDefinition<&str, &str> = TableDefinition::new("leasehold_turns");
-/// Keys of `once_in`.
-const ONCE: TableDefinition<&str, ()> = TableDefinition::new("leasehold_once");
+/// Keys of `once_in`, each with the end of its retention.
+const ONCE: TableDefinition<&str, i64> = TableDefinition::new("leasehold_once");
+/// The same keys by the end of their retention.
+const ONCE_BY_END: TableDefinition<(i64, &str), ()> = TableDefinition::new("leasehold_once_by_end");
 /// The policies, and the last id.
 const SETTINGS: TableDefinition<&str, Row> = TableDefinition::new("leasehold_settings");
 
@@ -44,7 +46,8 @@ pub(crate) struct Tables<'t> {
     reclaimable: Table<'t, (i64, i64), ()>,
     unique: Table<'t, (&'static str, &'static str), i64>,
     pub(crate) turns: Table<'t, &'static str, &'static str>,
-    once: Table<'t, &'static str, ()>,
+    once: Table<'t, &'static str, i64>,
+    once_by_end: Table<'t, (i64, &'static str), ()>,
     settings: Table<'t, &'static str, Row>,
 }
 
@@ -58,6 +61,7 @@ impl<'t> Tables<'t> {
             unique: tx.open_table(UNIQUE).map_err(failed)?,
             turns: tx.open_table(TURNS).map_err(failed)?,
             once: tx.open_table(ONCE).map_err(failed)?,
+            once_by_end: tx.open_table(ONCE_BY_END).map_err(failed)?,
             settings: tx.open_table(SETTINGS).map_err(failed)?,
         })
     }
@@ -158,9 +162,33 @@ impl<'t> Tables<'t> {
         self.set("policies", policies)
     }
 
-    /// Whether `key` is new. It no longer is.
-    pub(crate) fn once(&mut self, key: &IdempotencyKey) -> Result<bool> {
-        Ok(self.once.insert(key.as_str(), ()).map_err(failed)?.is_none())
+    /// Whether `key` is new. It no longer is, for as long as it is kept.
+    pub(crate) fn once(&mut self, key: &IdempotencyKey, now: DateTime<Utc>) -> Result<bool> {
+        if self.once.get(key.as_str()).map_err(failed)?.is_some() {
+            return Ok(false);
+        }
+        let until = time::later(now, key.kept_for()).timestamp_micros();
+        self.once.insert(key.as_str(), until).map_err(failed)?;
+        self.once_by_end.insert((until, key.as_str()), ()).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Forgets up to `limit` keys whose retention has passed, and says how many.
+    pub(crate) fn forget_keys(&mut self, now: DateTime<Utc>, limit: u64) -> Result<u64> {
+        let mut forgotten = 0;
+        while forgotten < limit {
+            let Some(first) = self.once_by_end.first().map_err(failed)? else { break };
+            let (until, key) = first.0.value();
+            if until > now.timestamp_micros() {
+                break;
+            }
+            let key = key.to_owned();
+            drop(first);
+            self.once_by_end.remove((until, key.as_str())).map_err(failed)?;
+            self.once.remove(key.as_str()).map_err(failed)?;
+            forgotten += 1;
+        }
+        Ok(forgotten)
     }
 
     fn setting<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {

@@ -12,7 +12,7 @@ const GRANTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_que
     GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_history TO {user};
     GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_queue_config TO {user};
     GRANT SELECT, INSERT, UPDATE ON {database}.job_queue_limit TO {user};
-    GRANT INSERT, SELECT ON {database}.job_idempotency TO {user};
+    GRANT SELECT, INSERT, DELETE ON {database}.job_idempotency TO {user};
     GRANT SELECT ON {database}.job_migration TO {user}";
 
 /// A missing right shows in the first statement of an operation: races, the model and the like would show nothing more.

@@ -1,8 +1,10 @@
 //! Making the tables: by many at once, broken off halfway, by hand, from those of the first
 //! version, and not over those that need a newer program.
 
+use std::time::Duration;
+
 use diesel_async::SimpleAsyncConnection;
-use leasehold_core::{BatchSize, Dequeue, NewJob, SettleOutcome, Store, StoreError, Verdict};
+use leasehold_core::{BatchSize, Dequeue, NewJob, Prune, SettleOutcome, Store, StoreError, Verdict};
 use leasehold_mysql::{MysqlStore, TablePrefix};
 
 async fn works(store: &MysqlStore) {
@@ -93,6 +95,10 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
                                               created_at, updated_at)
                        VALUES ('q', 'k', 0, '1', '{}', 5, '2020-01-01', '2020-01-01', '2020-01-01')";
             conn.batch_execute(job).await.unwrap();
+            let key = |key: &str| {
+                format!("INSERT INTO job_idempotency (idempotency_key, created_at) VALUES ('{key}', '2020-01-01')")
+            };
+            conn.batch_execute(&key("before")).await.unwrap();
             if is_broken_off {
                 conn.batch_execute("DELETE FROM job_migration WHERE step > 1").await.unwrap();
             }
@@ -103,6 +109,16 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
             assert_eq!(jobs.len(), 1);
             let outcomes = store.settle(&[(jobs[0].receipt(), Verdict::done())]).await.unwrap();
             assert!(matches!(outcomes[..], [SettleOutcome::Settled(_)]), "{outcomes:?}");
+
+            // Keys of programs of version 1 are kept for 30 days from the migration on, or from when they were taken.
+            conn.batch_execute(&key("after")).await.unwrap();
+            let prune = Prune::older_than(Duration::from_secs(3600), BatchSize::MAX).unwrap();
+            for (days, forgotten) in [(29, 0), (1, 2)] {
+                let age =
+                    format!("UPDATE job_idempotency SET kept_until = kept_until - INTERVAL {days} DAY");
+                conn.batch_execute(&age).await.unwrap();
+                assert_eq!(store.prune(&prune).await.unwrap(), forgotten, "after another {days} days");
+            }
             fresh.drop().await;
         }
     }

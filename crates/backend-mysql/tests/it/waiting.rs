@@ -7,7 +7,9 @@ use diesel_async::{
     AnsiTransactionManager, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
 };
 use futures_util::FutureExt;
-use leasehold_core::{Dequeue, Job, Json, NewJob, SettleOutcome, Store, Verdict};
+use leasehold_core::{
+    BatchSize, Dequeue, IdempotencyKey, Job, Json, NewJob, Prune, SettleOutcome, Store, TxStore, Verdict,
+};
 use leasehold_mysql::MysqlStore;
 
 use crate::support::{BOTH, Fresh, plain};
@@ -162,6 +164,26 @@ async fn a_row_that_somebody_looks_at_is_pending() {
         let outcomes = scene.store.settle(&items).await.unwrap();
         let settled: Vec<bool> = outcomes.iter().map(is_settled).collect();
         assert_eq!(settled, [true, false, false, false, false]);
+        scene.fresh.drop().await;
+    }
+}
+
+/// An open transaction that was answered false has the key locked: a prune leaves it for the next call, and forgets the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_waits_for_no_key_that_is_locked() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        let keys = "INSERT INTO job_idempotency (idempotency_key, created_at, kept_until)
+                    VALUES ('1', '2020-01-01', '2020-01-02'), ('2', '2020-01-01', '2020-01-02'), ('3', '2020-01-01', '2020-01-02')";
+        scene.beside.batch_execute(keys).await.unwrap();
+        AnsiTransactionManager::begin_transaction(&mut scene.beside).await.unwrap();
+        let key = IdempotencyKey::new("2").unwrap();
+        assert!(!scene.store.once_in(&mut scene.beside, &key).await.unwrap());
+        let prune = Prune::by_retention(BatchSize::MAX);
+        let pruned = tokio::time::timeout(DEADLINE, scene.store.prune(&prune)).await.unwrap().unwrap();
+        assert_eq!(pruned, 2);
+        scene.unlock().await;
+        assert_eq!(scene.store.prune(&prune).await.unwrap(), 1);
         scene.fresh.drop().await;
     }
 }

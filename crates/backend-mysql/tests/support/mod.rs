@@ -168,6 +168,7 @@ impl Harness for Server {
             "UPDATE job_history SET created_at = created_at - {by}, started_at = started_at - {by},
                  finished_at = finished_at - {by}",
             "UPDATE job_queue_limit SET full_at = full_at - {by}",
+            "UPDATE job_idempotency SET created_at = created_at - {by}, kept_until = kept_until - {by}",
             "COMMIT",
         ] {
             conn.batch_execute(&text.replace("{by}", &by)).await?;

@@ -1,9 +1,11 @@
 //! Making the tables: by many at once, by hand, from those of an older version, and not over those that need a newer program.
 
+use std::time::Duration;
+
 use diesel_async::SimpleAsyncConnection;
 use leasehold_core::{
-    BatchSize, Dequeue, Epoch, JobId, NewJob, Receipt, Record, Redrive, SettleOutcome, Store, StoreError,
-    Verdict,
+    BatchSize, Dequeue, Epoch, JobId, NewJob, Prune, Receipt, Record, Redrive, SettleOutcome, Store,
+    StoreError, Verdict,
 };
 use leasehold_postgres::PgStore;
 
@@ -78,10 +80,14 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
          VALUES (3, 'dead', 'dead', 0, '3', '{{}}', 5, 5, 5, 'dead_letter', '\"no\"', 0, now(), now())"
     );
     conn.batch_execute(&dead).await.unwrap();
+    let key = |key: &str| format!("INSERT INTO {schema}.job_idempotency (key) VALUES ('{key}')");
+    conn.batch_execute(&key("before")).await.unwrap();
     let leased = Receipt { job: JobId::new(2), epoch: Epoch::ZERO.next() };
 
     // Before the migration the error says what to do, and afterwards the lease that an old program granted is good.
     let error = store.settle(&[(leased, Verdict::done())]).await.unwrap_err();
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("migrate"), "{error}");
+    let error = store.prune(&Prune::by_retention(BatchSize::ONE)).await.unwrap_err();
     assert!(std::error::Error::source(&error).unwrap().to_string().contains("migrate"), "{error}");
     store.migrate().await.unwrap();
     store.migrate().await.unwrap();
@@ -97,6 +103,16 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
         format!("SELECT * FROM {schema}.settle_done(ARRAY[1::bigint], ARRAY[1::bigint], ARRAY['null'])");
     conn.batch_execute(&done).await.unwrap();
     assert!(matches!(store.get(JobId::new(1)).await.unwrap(), Some(Record::Finished(_))));
+
+    // Keys of programs of version 1 are kept for 30 days from the migration on, or from when they were taken.
+    conn.batch_execute(&key("after")).await.unwrap();
+    let prune = Prune::older_than(Duration::from_secs(3600), BatchSize::MAX).unwrap();
+    for (days, forgotten) in [(29, 0), (1, 2)] {
+        let age =
+            format!("UPDATE {schema}.job_idempotency SET kept_until = kept_until - interval '{days} days'");
+        conn.batch_execute(&age).await.unwrap();
+        assert_eq!(store.prune(&prune).await.unwrap(), forgotten, "after another {days} days");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

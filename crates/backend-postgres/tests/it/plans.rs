@@ -1,6 +1,6 @@
 //! What the server does for a claim among a million jobs, and for a redrive among a hundred thousand dead letters: no walk over the table,
 //! no sort of the backlog, and a bounded number of pages for each job, whatever the table's statistics say. And for a batch over ten
-//! thousand queues: no list is compared with another each with each.
+//! thousand queues: no list is compared with another each with each. And for a prune of idempotency keys: no walk over those that are kept.
 
 use diesel::sql_types::Text;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
@@ -103,20 +103,27 @@ impl Scene {
 
     /// What the server did for the statement, which is then undone.
     async fn plan(&mut self, name: &str, arguments: &str) -> Plan {
+        settings(&mut self.conn, &self.schema, name).await;
+        let plan = self.explained(&format!("{name}({arguments})")).await;
+        self.conn.batch_execute("RESET ALL").await.unwrap();
+        plan
+    }
+
+    /// The same for a prepared statement that is no function's, under the settings that hold.
+    async fn explained(&mut self, call: &str) -> Plan {
         #[derive(diesel::QueryableByName)]
         struct Line {
             #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
             line: String,
         }
-        settings(&mut self.conn, &self.schema, name).await;
         // A statement that compares each with each would run for minutes before its plan could be seen.
         self.conn.batch_execute("BEGIN; SET LOCAL statement_timeout = '60s'").await.unwrap();
-        let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {name}({arguments})");
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {call}");
         let shown: Vec<Line> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
         self.conn.batch_execute("ROLLBACK; BEGIN").await.unwrap();
-        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name}({arguments})");
+        let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {call}");
         let json: Vec<Json> = diesel::sql_query(explain).load(&mut self.conn).await.unwrap();
-        self.conn.batch_execute("ROLLBACK; RESET ALL").await.unwrap();
+        self.conn.batch_execute("ROLLBACK").await.unwrap();
         let json: Value = json[0].plan.clone();
         let text = shown.into_iter().map(|line| line.line).collect::<Vec<_>>().join("\n");
         Plan { root: json[0]["Plan"].clone(), text }
@@ -491,4 +498,48 @@ async fn a_batch_over_ten_thousand_queues() {
         assert!(rows <= 5.0 * BATCH as f64, "{kind} looks at {rows} rows\n{}", plan.text);
     });
     scene.end().await;
+}
+
+const KEYS: u32 = 100_000;
+
+/// A prune of idempotency keys goes by the index, whether none has passed, a few have or all, and whatever the statistics say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_idempotency_keys() {
+    for (what, kept_until, count) in [
+        ("none passed", "now() + n * interval '1 hour'", 0),
+        ("ten passed", "now() + (n - 10) * interval '1 hour'", 10),
+        ("all passed, in any order", "now() - n * 7919 % 100003 * interval '1 second'", LIMIT),
+    ] {
+        let mut scene = Scene::empty().await;
+        let schema = &scene.schema;
+        let prune = include_str!("../../queries/prune.sql").replace("{schema}", &format!("\"{schema}\""));
+        let fill = format!(
+            "ALTER TABLE {schema}.job_idempotency SET (autovacuum_enabled = off);
+             VACUUM ANALYZE {schema}.job_idempotency;
+             INSERT INTO {schema}.job_idempotency (key, kept_until) SELECT 'key ' || n, {kept_until} FROM generate_series(1, {KEYS}) n;
+             SET plan_cache_mode = force_custom_plan"
+        );
+        for statement in fill.split(';') {
+            scene.conn.batch_execute(statement).await.unwrap(); // VACUUM is no part of a batch.
+        }
+        let types = "bigint, text[], text, text, text[], bigint[], integer, boolean";
+        scene.conn.batch_execute(&format!("PREPARE prune ({types}) AS {prune}")).await.unwrap();
+        for statistics in ["old", "new"] {
+            let what = format!("{what}, {statistics} statistics");
+            let plan = scene.explained(&format!("prune(0, NULL, '', NULL, NULL, NULL, {LIMIT}, true)")).await;
+            let mut forgotten = None;
+            plan.each(&mut |node| {
+                let kind = node["Node Type"].as_str().unwrap_or_default();
+                let walks = name(node) == "job_idempotency" && kind == "Seq Scan";
+                assert!(!walks, "{what}: a sequential scan\n{}", plan.text);
+                if node["Subplan Name"] == "CTE forgotten" {
+                    forgotten = node["Actual Rows"].as_f64();
+                }
+            });
+            assert_eq!(forgotten, Some(count as f64), "{what}\n{}", plan.text);
+            assert!(plan.pages() <= 100 + 10 * LIMIT, "{what}: {} pages\n{}", plan.pages(), plan.text);
+            scene.conn.batch_execute(&format!("ANALYZE {}.job_idempotency", scene.schema)).await.unwrap();
+        }
+        scene.end().await;
+    }
 }

@@ -7,7 +7,7 @@ use diesel_async::{
     AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
 };
 use futures_util::FutureExt;
-use leasehold_core::{Dequeue, Job, Json, NewJob, SettleOutcome, Store, Verdict};
+use leasehold_core::{BatchSize, Dequeue, Job, Json, NewJob, Prune, SettleOutcome, Store, Verdict};
 use leasehold_postgres::{PgStore, Schema, WakeupMode};
 
 /// Much longer than anything here takes: a test that is wrong fails, and does not hang.
@@ -165,4 +165,23 @@ async fn a_row_that_somebody_looks_at_is_pending() {
     let settled: Vec<bool> =
         outcomes.iter().map(|outcome| matches!(outcome, SettleOutcome::Settled(_))).collect();
     assert_eq!(settled, [true, false, false, false, false]);
+}
+
+/// A prune leaves a key that an open transaction has locked for the next call, and forgets the others at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_waits_for_no_key_that_is_locked() {
+    let mut scene = Scene::new("LEASEHOLD_TEST_POSTGRES_URL", WakeupMode::Local).await;
+    let schema = scene.schema.clone();
+    let keys = format!(
+        "INSERT INTO {schema}.job_idempotency (key, kept_until) SELECT n, now() - interval '1 hour' FROM generate_series(1, 3) n"
+    );
+    scene.beside.batch_execute(&keys).await.unwrap();
+    AnsiTransactionManager::begin_transaction(&mut scene.beside).await.unwrap();
+    let lock = format!("SELECT FROM {schema}.job_idempotency WHERE key = '2' FOR UPDATE");
+    scene.beside.batch_execute(&lock).await.unwrap();
+    let prune = Prune::by_retention(BatchSize::MAX);
+    let pruned = tokio::time::timeout(DEADLINE, scene.store.prune(&prune)).await.unwrap().unwrap();
+    assert_eq!(pruned, 2);
+    AnsiTransactionManager::rollback_transaction(&mut scene.beside).await.unwrap();
+    assert_eq!(scene.store.prune(&prune).await.unwrap(), 1);
 }

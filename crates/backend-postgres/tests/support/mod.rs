@@ -163,6 +163,7 @@ impl Harness for Server {
              UPDATE {schema}.job_history SET created_at = created_at - {by}, started_at = started_at - {by},
                  finished_at = finished_at - {by};
              UPDATE {schema}.job_queue_limit SET full_at = full_at - {by};
+             UPDATE {schema}.job_idempotency SET created_at = created_at - {by}, kept_until = kept_until - {by};
              SELECT {schema}.count_again()"
         ))
         .await?;

@@ -1,7 +1,7 @@
 //! Making the tables: by many at once, by hand, from those of the first version, and not over those that need a newer program.
 
 use diesel::connection::SimpleConnection;
-use leasehold_core::{BatchSize, Dequeue, NewJob, SettleOutcome, Store, StoreError, Verdict};
+use leasehold_core::{BatchSize, Dequeue, NewJob, Prune, SettleOutcome, Store, StoreError, Verdict};
 use leasehold_sqlite::{SqliteStore, TablePrefix};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,6 +51,8 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
     let job = "INSERT INTO job_queue (queue_name, kind, priority, payload, headers, max_attempts, available_at, created_at, updated_at)
                VALUES ('q', 'k', 0, '1', '{}', 5, 0, 0, 0)";
     beside.batch_execute(job).unwrap();
+    let key = |key: &str| format!("INSERT INTO job_idempotency (key, created_at) VALUES ('{key}', 0)");
+    beside.batch_execute(&key("before")).unwrap();
     let store = SqliteStore::connect(&directory.file()).await.unwrap();
     store.migrate().await.unwrap();
     store.migrate().await.unwrap();
@@ -59,6 +61,15 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
     let outcomes = store.settle(&[(jobs[0].receipt(), Verdict::done())]).await.unwrap();
     assert!(matches!(outcomes[..], [SettleOutcome::Settled(_)]), "{outcomes:?}");
     beside.batch_execute("SELECT oldest FROM job_migration").unwrap();
+
+    // Keys of programs of version 1 are kept for 30 days from the migration on, or from when they were taken.
+    beside.batch_execute(&key("after")).unwrap();
+    let prune = Prune::older_than(std::time::Duration::from_secs(3600), BatchSize::MAX).unwrap();
+    for (days, forgotten) in [(29, 0), (1, 2)] {
+        let age = format!("UPDATE job_idempotency SET kept_until = kept_until - {days} * 86400000000");
+        beside.batch_execute(&age).unwrap();
+        assert_eq!(store.prune(&prune).await.unwrap(), forgotten, "after another {days} days");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,17 +11,19 @@ macro_rules! statements {
 }
 
 /// What runs while jobs come and go.
-const STATEMENTS: [(&str, &str); 19] = statements![
+const STATEMENTS: [(&str, &str); 21] = statements![
     "bucket",
     "due",
     "enqueue",
     "facts",
     "finish",
+    "forget_keys",
     "head",
     "heartbeat",
     "held",
     "lease",
     "leased",
+    "once",
     "pick",
     "queue_of",
     "queues",
@@ -46,7 +48,7 @@ fn plan(conn: &mut SqliteConnection, text: &str) -> Vec<String> {
 
 /// Whether a step of a plan walks over a table, or sorts.
 fn is_slow(step: &str) -> bool {
-    let walks = ["SCAN j ", "SCAN b ", "SCAN h ", "SCAN job_"]
+    let walks = ["SCAN j ", "SCAN b ", "SCAN h ", "SCAN k ", "SCAN job_"]
         .iter()
         .any(|walk| format!("{step} ").starts_with(walk));
     // These have what is Exhausted, hardly ever anything, and what is leased, of which the first is asked for.

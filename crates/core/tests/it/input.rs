@@ -52,6 +52,9 @@ const REFUSED: &[(&str, &str, Attempt)] = &[
     ("idempotency_key", "idempotency_key is 256 bytes long, the limit is 255", || {
         IdempotencyKey::new(long(256)).map(drop)
     }),
+    ("retention", "retention is 3155760001s, allowed is 0ns to 3155760000s", || {
+        IdempotencyKey::new("k")?.retention(Duration::from_secs(3_155_760_001)).map(drop)
+    }),
     ("limit", "limit is 0, allowed is 1 to 10000", || BatchSize::new(0).map(drop)),
     ("limit", "limit is 10001, allowed is 1 to 10000", || BatchSize::new(10_001).map(drop)),
     ("max_attempts", "max_attempts is 0, allowed is 1 to 1000", || MaxAttempts::new(0).map(drop)),
@@ -198,6 +201,36 @@ fn what_is_just_within_the_limits_is_accepted() {
     Queues::named((0..10_000).map(|number| number.to_string())).unwrap();
     Schedule::at("9999-12-31T23:59:59.999999Z".parse().unwrap()).unwrap();
     RateLimit::new(10_000.0, 1_000_000).unwrap();
+    IdempotencyKey::new("k").unwrap().retention(Duration::from_secs(3_155_760_000)).unwrap();
+    IdempotencyKey::new("k").unwrap().retention(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn the_retention_is_no_part_of_an_idempotency_key() {
+    let key = IdempotencyKey::new("k").unwrap();
+    assert_eq!(key.kept_for(), Duration::from_secs(30 * 24 * 60 * 60));
+    let short = key.clone().retention(Duration::from_nanos(1_500)).unwrap();
+    assert_eq!(short.kept_for(), Duration::from_micros(1));
+    assert_eq!((&short, short.cmp(&key)), (&key, std::cmp::Ordering::Equal));
+    assert_eq!((short.to_string(), format!("{short:?}")), (key.to_string(), format!("{key:?}")));
+    assert!(std::collections::HashSet::from([key]).contains("k"));
+    let written = serde_json::to_string(&short).unwrap();
+    assert_eq!(written, "\"k\"");
+    assert_eq!(serde_json::from_str::<IdempotencyKey>(&written).unwrap(), short);
+}
+
+#[test]
+fn only_a_prune_without_restrictions_forgets_keys() {
+    let any = Prune::by_retention(BatchSize::ONE);
+    assert!(any.forgets_keys());
+    assert!(Prune::older_than(Duration::ZERO, BatchSize::ONE).unwrap().forgets_keys());
+    let restricted = [
+        Prune { queues: "q".parse().unwrap(), ..any.clone() },
+        Prune { queues: "q*".parse().unwrap(), ..any.clone() },
+        Prune { statuses: Some(Vec::new()), ..any.clone() },
+        Prune { ids: Some(Vec::new()), ..any },
+    ];
+    assert!(restricted.iter().all(|request| !request.forgets_keys()));
 }
 
 #[test]
