@@ -15,6 +15,7 @@ use crate::Shared;
 use crate::chunk::{self, Chunks};
 use crate::error::{Effect, Failure};
 use crate::events::News;
+use crate::room::with_room;
 use crate::session::{Keyed, Session};
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
@@ -38,8 +39,12 @@ impl Courier for Shared {
         let first = self.hub.first_word(jobs);
         let (mut conn, at) = self.connection_at("enqueue").await?;
         let answer = match &first {
-            Some((job, word)) => enqueue_first(&mut conn, &self.sql, job, self.hub.channel(), word).await,
-            None => enqueue(&mut *conn, &self.sql, jobs).await.map(|answers| (answers, false)),
+            Some((job, word)) => {
+                let channel = self.hub.channel();
+                with_room!(&mut conn, &self.sql, enqueue_first(&mut conn, &self.sql, job, channel, word))
+            }
+            None => with_room!(&mut conn, &self.sql, enqueue(&mut *conn, &self.sql, jobs))
+                .map(|answers| (answers, false)),
         };
         let (answers, others_told) = conn.judge(answer, Effect::Write)?;
         self.has_enqueued(jobs, &answers, at);

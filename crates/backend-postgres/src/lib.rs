@@ -59,6 +59,7 @@ mod lent;
 mod migrate;
 mod policy;
 mod reclaim;
+mod room;
 mod row;
 mod schema;
 mod selection;
@@ -95,6 +96,7 @@ use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
 use crate::events::News;
 use crate::lent::Connections;
+use crate::room::with_room;
 pub use crate::schema::Schema;
 use crate::sql::Statements;
 pub use crate::tx::TxError;
@@ -249,7 +251,8 @@ impl Store for PgStore {
 
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
         let (mut conn, at) = self.shared.connection_at("reclaim").await?;
-        let answer = reclaim::reclaim(&mut conn, &self.shared.sql, limit).await;
+        let sql = &self.shared.sql;
+        let answer = with_room!(&mut conn, sql, reclaim::reclaim(&mut conn, sql, limit));
         let reclaimed = conn.judge(answer, Write)?;
         self.shared.tell(|| News::reclaimed(&reclaimed, at));
         self.shared.wake(reclaimed.iter().map(|job| &job.queue));
@@ -261,7 +264,8 @@ impl Store for PgStore {
             backend::check_document("reason", reason, &self.shared.capabilities)?;
         }
         let (mut conn, at) = self.shared.connection_at("intervene").await?;
-        let answer = intervene::intervene(&mut conn, &self.shared.sql, id, intervention).await;
+        let sql = &self.shared.sql;
+        let answer = with_room!(&mut conn, sql, intervene::intervene(&mut conn, sql, id, intervention));
         let (queue, is_changed) = conn.judge(answer, Write)??;
         if is_changed {
             self.shared.tell(|| News::intervened(id, intervention, &queue, at));
@@ -291,7 +295,8 @@ impl Store for PgStore {
     async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
         backend::check_ids(request.ids.as_deref())?;
         let (mut conn, at) = self.shared.connection_at("redrive").await?;
-        let answer = history::redrive(&mut conn, &self.shared.sql, request).await;
+        let sql = &self.shared.sql;
+        let answer = with_room!(&mut conn, sql, history::redrive(&mut conn, sql, request));
         let (redriven, back) = conn.judge(answer, Write)?;
         self.shared.tell(|| News::redriven(&back, at));
         self.shared.wake(back.into_iter().map(|(_, queue)| queue));

@@ -15,6 +15,7 @@ use crate::Shared;
 use crate::chunk::{self, Chunks};
 use crate::error::{Effect, Failure};
 use crate::events::News;
+use crate::room::with_room;
 use crate::session::{Session, Told};
 use crate::sql::Statements;
 use crate::statement::{Param, Statement};
@@ -37,11 +38,12 @@ impl Shared {
         let receipts = items.iter().map(|(receipt, _)| receipt);
         let (settling, places) = if is_large(items, self.chunks) {
             let (mut conn, places) = self.connection_apart_with_places("settle", receipts.clone()).await?;
-            let answer = settle_in_chunks(&mut conn, &self.sql, items, self.chunks).await;
+            let answer =
+                with_room!(&mut conn, &self.sql, settle_in_chunks(&mut conn, &self.sql, items, self.chunks));
             (conn.judge(answer)?, places)
         } else {
             let (mut conn, places) = self.connection_with_places("settle", receipts.clone()).await?;
-            let answer = settle(&mut conn, &self.sql, items).await;
+            let answer = with_room!(&mut conn, &self.sql, settle(&mut conn, &self.sql, items));
             (conn.judge(answer, Effect::Write)?, places)
         };
         self.tell(|| News::settled(receipts.zip(&settling.outcomes), &places));

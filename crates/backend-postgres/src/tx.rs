@@ -103,7 +103,10 @@ impl Shared {
             return Ok(Vec::new()); // I2
         }
         let enqueued = self.enqueue_on(session, jobs).await;
-        enqueued.map_err(|failure| self.undone(session, "enqueue_in", failure))
+        match enqueued {
+            Err(failure) => Err(self.undone(session, "enqueue_in", self.make_room_for(failure).await)),
+            Ok(enqueued) => Ok(enqueued),
+        }
     }
 
     async fn enqueue_on<S: Session>(
@@ -126,7 +129,10 @@ impl Shared {
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.capabilities)?;
         let settled = self.settle_on(session, &(*receipt, verdict)).await;
-        let settled = settled.map_err(|failure| self.undone(session, "settle_in", failure))?;
+        let settled = match settled {
+            Err(failure) => Err(self.undone(session, "settle_in", self.make_room_for(failure).await)),
+            Ok(settled) => Ok(settled),
+        }?;
         settled.ok_or_else(|| StoreError::lease_lost("settle_in", *receipt)) // T3
     }
 

@@ -9,6 +9,7 @@ mod enqueue;
 mod failover;
 mod gather;
 mod hints;
+mod ids;
 mod isolation;
 mod large;
 mod lost;
