@@ -16,6 +16,7 @@ mod many_policies;
 mod measure;
 mod options;
 mod pgbench;
+mod prefix_later;
 mod redrive;
 mod server;
 mod snapshot;

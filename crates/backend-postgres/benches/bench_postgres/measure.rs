@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use leasehold_bench::{Measured, Rates, named};
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, many_policies, redrive, snapshot, tx_settle};
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, many_policies, prefix_later, redrive, snapshot, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -17,10 +17,11 @@ pub(crate) enum Measure {
     TxSettle,
     Redrive,
     ManyPolicies,
+    PrefixLater,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::EnqueueSingle,
         Self::EnqueueBatch,
         Self::Drain,
@@ -30,6 +31,7 @@ impl Measure {
         Self::TxSettle,
         Self::Redrive,
         Self::ManyPolicies,
+        Self::PrefixLater,
     ];
 
     /// Measures it once, ours first.
@@ -44,6 +46,7 @@ impl Measure {
             Self::TxSettle => tx_settle::round(bench).await,
             Self::Redrive => redrive::round(bench).await,
             Self::ManyPolicies => many_policies::round(bench).await,
+            Self::PrefixLater => prefix_later::round(bench).await,
         }
     }
 }
@@ -60,6 +63,7 @@ impl Measured for Measure {
             Self::TxSettle => "tx_settle",
             Self::Redrive => "redrive",
             Self::ManyPolicies => "many_policies",
+            Self::PrefixLater => "prefix_later",
         }
     }
 
@@ -69,7 +73,7 @@ impl Measured for Measure {
             Self::Drain | Self::DrainDeadOnly => 0.8,
             Self::Backlog | Self::Snapshot => 0.9,
             Self::TxSettle => 0.7,
-            Self::Redrive | Self::ManyPolicies => 0.5,
+            Self::Redrive | Self::ManyPolicies | Self::PrefixLater => 0.5,
         }
     }
 }

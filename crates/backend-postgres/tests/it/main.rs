@@ -12,6 +12,7 @@ mod hints;
 mod ids;
 mod isolation;
 mod large;
+mod later;
 mod lost;
 mod migrations;
 mod plans;
