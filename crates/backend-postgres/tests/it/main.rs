@@ -10,6 +10,7 @@ mod failover;
 mod gather;
 mod hints;
 mod isolation;
+mod language;
 mod large;
 mod lost;
 mod migrations;
