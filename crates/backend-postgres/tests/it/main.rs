@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
 
 mod chaos;
+mod commits;
 mod corrupt;
 mod counts;
 mod default_isolation;
