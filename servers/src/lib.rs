@@ -44,7 +44,7 @@ mod settings;
 mod wire;
 
 pub use error::Error;
-pub use install::{mariadb, mysql, pgbouncer, postgres15, postgres18, redis, valkey};
+pub use install::{german, mariadb, mysql, pgbouncer, postgres15, postgres18, redis, valkey};
 pub use mysql::{Mysql, MysqlFlavor};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresVersion};

@@ -49,6 +49,8 @@ pub struct Postgres {
     bin: PathBuf,
     port: u16,
     settings: Vec<String>,
+    /// Where its locales are, if not where the system has them.
+    locales: Option<PathBuf>,
     server: Mutex<Server>,
 }
 
@@ -70,10 +72,30 @@ impl Postgres {
         settings: Settings,
         extra: &[(&str, &str)],
     ) -> Result<Self, Error> {
+        Self::start_in(version, settings, extra, None)
+    }
+
+    /// Starts a server of version 15 with [`Settings::Tests`] and `extra` ones, whose sessions speak German. Its log is in English.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); or there is no German locale, and it could not be made.
+    pub fn start_german(extra: &[(&str, &str)]) -> Result<Self, Error> {
+        let locales = Some(install::german()?);
+        let postgres = Self::start_in(PostgresVersion::V15, Settings::Tests, extra, locales)?;
+        postgres.query(&format!("alter database {DATABASE} set lc_messages = 'de_DE.UTF-8'"))?;
+        Ok(postgres)
+    }
+
+    fn start_in(
+        version: PostgresVersion,
+        settings: Settings,
+        extra: &[(&str, &str)],
+        locales: Option<PathBuf>,
+    ) -> Result<Self, Error> {
         let bin = version.bin()?;
         let server = Mutex::new(Server::new("postgres", "INT")?);
         let settings = settings.and(extra).map(|(name, value)| format!("{name}={value}")).collect();
-        let mut postgres = Self { version, bin, port: 0, settings, server };
+        let mut postgres = Self { version, bin, port: 0, settings, locales, server };
         postgres.initialise()?;
         postgres.start_on_some_port()?;
         wire::query(postgres.port, "postgres", &format!("create database {DATABASE}"))
@@ -191,6 +213,9 @@ impl Postgres {
         let mut command = server.command(&self.bin.join(name))?;
         if self.version == PostgresVersion::V18 {
             command.env("LD_LIBRARY_PATH", self.bin.with_file_name("lib"));
+        }
+        if let Some(locales) = &self.locales {
+            command.env("LOCPATH", locales);
         }
         Ok(command)
     }

@@ -15,6 +15,14 @@ fn directory(server: &Postgres) -> PathBuf {
 }
 
 #[test]
+fn postgres_15_speaks_german() {
+    let server = Postgres::start_german(&[]).unwrap();
+    let said = server.query("select 1 / 0").unwrap_err();
+    let said = std::error::Error::source(&said).unwrap().to_string();
+    assert!(said.contains("Division durch Null"), "{said}");
+}
+
+#[test]
 fn postgres_15_survives_a_crash_with_its_data_and_its_port() {
     let server = Postgres::start(PostgresVersion::V15, &[]).unwrap();
     let url = server.url();

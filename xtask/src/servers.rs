@@ -127,6 +127,10 @@ fn is_set(variable: &str) -> bool {
 }
 
 fn postgres(version: PostgresVersion) -> Outcome<Server> {
+    if version == PostgresVersion::V15 {
+        // For tests that start a server of their own which speaks German. Here nothing else is installed at the same time.
+        leasehold_servers::german().map_err(|error| failure(&error))?;
+    }
     Postgres::start(version, &[]).map(Server::Postgres).map_err(|error| failure(&error))
 }
 

@@ -12,6 +12,7 @@ use leasehold_sql::Retirement;
 use crate::chunk::Chunks;
 use crate::connect::{self, Connector};
 use crate::dequeue::Memory;
+use crate::language;
 use crate::lent::Connections;
 use crate::migrate;
 use crate::schema::Schema;
@@ -107,6 +108,9 @@ impl PgStoreBuilder {
         let store = self.clone().open(&connector, self.pool_size, Retirement::default())?;
         let mut conn = store.shared.connection("connect").await?;
         let checked = migrate::check_version(&mut conn, &store.shared.schema).await;
+        if checked.is_ok() {
+            language::check(&mut conn).await;
+        }
         conn.give_back();
         checked?;
         Ok(store)

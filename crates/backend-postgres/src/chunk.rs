@@ -8,7 +8,7 @@ mod tests;
 
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 
-use crate::error::Failure;
+use crate::error::{self, Failure};
 
 /// How often a transaction that the server has given up on is tried again.
 pub(crate) const RACES: u32 = 10;
@@ -58,18 +58,20 @@ impl Chunks {
 
 /// Begins a transaction of the store's.
 pub(crate) async fn begin(conn: &mut AsyncPgConnection) -> Result<(), Failure> {
-    let begun = AnsiTransactionManager::begin_transaction(conn).await;
-    begun.map_err(|error| Failure::from(error).before_commit())
+    match AnsiTransactionManager::begin_transaction(conn).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error::of_statement(conn, error).await.before_commit()),
+    }
 }
 
 /// Ends it: commits if all of its statements were done, and undoes them otherwise. Only of a connection that is lost during COMMIT it is
 /// unknown what was done.
 pub(crate) async fn end<T>(conn: &mut AsyncPgConnection, done: Result<T, Failure>) -> Result<T, Failure> {
     match done {
-        Ok(answer) => {
-            AnsiTransactionManager::commit_transaction(conn).await?;
-            Ok(answer)
-        }
+        Ok(answer) => match AnsiTransactionManager::commit_transaction(conn).await {
+            Ok(()) => Ok(answer),
+            Err(error) => Err(error::of_statement(conn, error).await),
+        },
         Err(failure) => {
             // If this fails the connection is broken: it takes no other transaction, and the server undoes this one.
             drop(AnsiTransactionManager::rollback_transaction(conn).await);

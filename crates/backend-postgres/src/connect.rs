@@ -34,9 +34,12 @@ type Link = (Client, Connection<Socket, TlsStream>);
 ///
 /// The role or the database may have another default isolation level. The statements are written for READ COMMITTED; at a higher level the
 /// server refuses some of those that race (SQLSTATE 40001).
+///
+/// The words of errors are English, if the role may say so: [`language`](crate::language). If not, it is no reason to fail.
 pub(crate) const SETTINGS: &str = "\
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET jit = off; SET lock_timeout = '5s'; \
-    SET default_transaction_isolation = 'read committed'";
+    SET default_transaction_isolation = 'read committed'; \
+    DO $$ BEGIN SET lc_messages = 'C'; EXCEPTION WHEN OTHERS THEN NULL; END $$";
 const APPLICATION_NAME: &str = "leasehold";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that only listens sends nothing, so only keepalives show that the server is gone.

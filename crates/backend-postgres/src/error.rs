@@ -1,7 +1,16 @@
 //! What the database's errors mean to the caller.
+//!
+//! tokio-postgres and sqlx tell the SQLSTATE. diesel-async keeps it to itself and tells a kind, which is `Unknown` for most states: of those only the
+//! words are left. On the store's own sessions they are English if the role may set that ([`language`](crate::language)).
+
+use std::time::Duration;
 
 use diesel::result::{DatabaseErrorKind, Error as DieselError};
+use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
 use leasehold_core::{BoxError, StoreError};
+
+/// How long a session that has just answered with an error may take to answer again.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether an operation may have changed something when its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +81,21 @@ impl Failure {
     }
 }
 
+/// Why a statement on `conn` failed. If neither its kind nor its words are known, they may be in another language, and the server may have ended the session.
+/// Then the session is asked whether it still answers: an empty statement is answered in a failed transaction, too.
+pub(crate) async fn of_statement(conn: &mut AsyncPgConnection, error: DieselError) -> Failure {
+    let is_unclear = matches!(&error, DieselError::DatabaseError(DatabaseErrorKind::Unknown, _));
+    match Failure::from(error) {
+        Failure::Other(source) if is_unclear => {
+            match tokio::time::timeout(PATIENCE, conn.batch_execute("")).await {
+                Ok(Ok(())) => Failure::Other(source),
+                Ok(Err(_)) | Err(_) => Failure::Lost(source),
+            }
+        }
+        failure => failure,
+    }
+}
+
 impl From<DieselError> for Failure {
     fn from(error: DieselError) -> Self {
         use DatabaseErrorKind::{
@@ -87,10 +111,7 @@ impl From<DieselError> for Failure {
                 message if is_end_of_session(message) => Self::Lost(error.into()),
                 "deadlock detected" => Self::Again(error.into()),
                 message if is_late(message) => Self::Late(error.into()),
-                message if is_missing(message) => {
-                    let message = format!("{message}: was PgStore::migrate run?");
-                    Self::Other(message.into())
-                }
+                message if is_missing(message) => Self::missing(message),
                 _ => Self::Other(error.into()),
             },
             DieselError::BrokenTransactionManager => Self::Lost(error.into()),
@@ -145,9 +166,24 @@ impl Failure {
             "25006" => Self::ReadOnly(error),
             "55P03" | "57014" => Self::Late(error),
             "23505" => Self::Taken(error),
+            "3F000" | "42883" | "42P01" => Self::missing(with_causes(&*error)),
             _ => Self::Other(error),
         }
     }
+}
+
+impl Failure {
+    /// The tables and functions are not there, or not all of them.
+    fn missing(message: impl std::fmt::Display) -> Self {
+        Self::Other(format!("{message}: was PgStore::migrate run?").into())
+    }
+}
+
+/// The error and its causes: tokio-postgres says no more than `db error` itself.
+#[cfg(any(feature = "tokio-postgres", feature = "sqlx"))]
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// SQLSTATE class 57P0: the server, or somebody on it, has ended the session.

@@ -55,6 +55,7 @@ mod heartbeat;
 mod history;
 mod inspect;
 mod intervene;
+mod language;
 mod lent;
 mod migrate;
 mod policy;
@@ -129,8 +130,8 @@ impl PgStore {
     /// What the store says on each of its own connections. For its lists: their plans walk the indexes in order, and
     /// are not compiled. What runs all the time brings its own settings along. And `lock_timeout`: nothing waits for the lock
     /// of another session for longer than 5 s; then it is [`Unavailable`](leasehold_core::StoreError::Unavailable). And
-    /// `default_transaction_isolation`: READ COMMITTED, whatever the default of the role or the database is. Other people's statements are
-    /// better off without.
+    /// `default_transaction_isolation`: READ COMMITTED, whatever the default of the role or the database is. And `lc_messages`, if the role may set
+    /// it: errors are in English, since diesel-async keeps no SQLSTATE of most of them. Other people's statements are better off without.
     ///
     /// Behind PgBouncer it is not said, since there it would come to others.
     pub const SETTINGS: &str = connect::SETTINGS;

@@ -13,9 +13,9 @@ use diesel::sql_types::{
 
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
 use diesel_async::{AsyncPgConnection, RunQueryDsl};
-use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
+use futures_util::future::{BoxFuture, FutureExt};
 
-use crate::error::Failure;
+use crate::error::{self, Failure};
 
 /// Values, each of which may be missing.
 pub(crate) type List<T> = Option<Vec<Option<T>>>;
@@ -139,7 +139,14 @@ impl<'a, Row: 'a> Statement<'a, Row> {
         U: Send + 'c,
         Self: LoadQuery<'a, AsyncPgConnection, U>,
     {
-        RunQueryDsl::load(self, conn).map_err(Failure::from).boxed()
+        async move {
+            let rows = RunQueryDsl::load(self, &mut *conn).await;
+            match rows {
+                Ok(rows) => Ok(rows),
+                Err(error) => Err(error::of_statement(conn, error).await),
+            }
+        }
+        .boxed()
     }
 
     /// Sends it, and reads how many rows there were or were changed.
@@ -148,7 +155,14 @@ impl<'a, Row: 'a> Statement<'a, Row> {
         'a: 'c,
         Self: ExecuteDsl<AsyncPgConnection>,
     {
-        RunQueryDsl::execute(self, conn).map_ok(|count| count as u64).map_err(Failure::from).boxed()
+        async move {
+            let count = RunQueryDsl::execute(self, &mut *conn).await;
+            match count {
+                Ok(count) => Ok(count as u64),
+                Err(error) => Err(error::of_statement(conn, error).await),
+            }
+        }
+        .boxed()
     }
 }
 

@@ -36,7 +36,7 @@ pub enum WakeupMode {
     #[default]
     Notify,
     /// Not at all: hints stay within the store, and other processes find work by polling. For PgBouncer in transaction
-    /// mode, through which nobody can listen.
+    /// mode, through which nobody can listen, and for transactions that are prepared for two-phase commit, which cannot contain a NOTIFY.
     Local,
 }
 

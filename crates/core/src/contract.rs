@@ -149,7 +149,7 @@ clauses! {
     P1: "Nothing is leased from a paused queue, while everything else works on it; resume ends that."
     P2: "A queue with a concurrency limit never has more leases than that, over all callers and handles."
     P3: "A queue with a rate limit grants at most the burst at once and then as many leases as the rate allows, over all callers and handles."
-    P4: "A Fifo queue has one lease at a time and grants it to the live job with the smallest id, whatever its priority."
+    P4: "A Fifo queue has one lease at a time and grants it to the committed live job with the smallest id, whatever its priority."
     P5: "The live job with the smallest id blocks its Fifo queue while it waits, retries, is leased or is Exhausted, and blocks no other queue."
     P6: "No lease is granted or extended further than the queue's max_lease from now; one that reaches further already stays."
     P7: "With archive dead_only, completed and discarded jobs leave no history; dead letters do."

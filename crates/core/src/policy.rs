@@ -200,7 +200,10 @@ pub enum QueueOrder {
     /// By priority, then by `available_at`, then by id; any number at once.
     #[default]
     Priority,
-    /// One at a time, strictly by id: in the order of enqueueing, whatever the priorities, over all workers.
+    /// One at a time, by id, whatever the priorities, over all workers. Ids rise in the order of enqueueing.
+    ///
+    /// Only committed jobs count. A job gets its id when it is enqueued in a transaction, not when the transaction commits: until then the queue does
+    /// not wait for it, and jobs with larger ids are leased.
     Fifo,
 }
 

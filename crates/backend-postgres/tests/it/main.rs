@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
 
 mod chaos;
+mod commits;
 mod corrupt;
 mod counts;
 mod default_isolation;
@@ -11,6 +12,7 @@ mod gather;
 mod hints;
 mod ids;
 mod isolation;
+mod language;
 mod large;
 mod later;
 mod lost;
