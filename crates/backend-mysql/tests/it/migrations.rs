@@ -96,7 +96,9 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
                        VALUES ('q', 'k', 0, '1', '{}', 5, '2020-01-01', '2020-01-01', '2020-01-01')";
             conn.batch_execute(job).await.unwrap();
             let key = |key: &str| {
-                format!("INSERT INTO job_idempotency (idempotency_key, created_at) VALUES ('{key}', '2020-01-01')")
+                format!(
+                    "INSERT INTO job_idempotency (idempotency_key, created_at) VALUES ('{key}', '2020-01-01')"
+                )
             };
             conn.batch_execute(&key("before")).await.unwrap();
             if is_broken_off {
@@ -114,8 +116,7 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
             conn.batch_execute(&key("after")).await.unwrap();
             let prune = Prune::older_than(Duration::from_secs(3600), BatchSize::MAX).unwrap();
             for (days, forgotten) in [(29, 0), (1, 2)] {
-                let age =
-                    format!("UPDATE job_idempotency SET kept_until = kept_until - INTERVAL {days} DAY");
+                let age = format!("UPDATE job_idempotency SET kept_until = kept_until - INTERVAL {days} DAY");
                 conn.batch_execute(&age).await.unwrap();
                 assert_eq!(store.prune(&prune).await.unwrap(), forgotten, "after another {days} days");
             }
