@@ -547,6 +547,28 @@ faults! {
     RetentionOfAnotherQueue,
     /// A queue without a retention keeps nothing.
     RetentionDefaultsToNothing,
+    /// Idempotency keys are kept for ever.
+    KeysNeverPruned,
+    /// Idempotency keys are pruned an hour before their retention has passed.
+    KeysPrunedTooEarly,
+    /// Idempotency keys must be older than their retention by the age that is asked for.
+    KeysPrunedByTheAgeOfJobs,
+    /// Every idempotency key is kept for 30 days.
+    KeysAreAllKeptAlike,
+    /// A prune by retention takes no idempotency keys.
+    RetentionTakesNoKeys,
+    /// Idempotency keys are pruned whatever the call is restricted to.
+    RestrictedPruneTakesKeys,
+    /// Idempotency keys are pruned by a call that names statuses.
+    NamedStatusesTakeKeys,
+    /// All passed idempotency keys are pruned at once.
+    PruneLimitIgnoresKeys,
+    /// As many idempotency keys as jobs are pruned.
+    KeysHaveALimitOfTheirOwn,
+    /// Idempotency keys are pruned first.
+    KeysPrunedBeforeJobs,
+    /// The answer counts the jobs alone.
+    PrunedKeysNotCounted,
 
     // Policies
     /// A paused queue is served.
@@ -671,6 +693,10 @@ faults! {
     OnceSurvivesRollback,
     /// Two transactions commit with the same key.
     OnceTrueForTwoOpenTransactions,
+    /// A key is free from the moment its retention has passed, before it was forgotten.
+    PassedKeyIsFree,
+    /// A second `once_in` counts the retention anew.
+    SecondOnceProlongs,
     /// A duplicate aborts the transaction, as a constraint does in Postgres.
     DuplicateSpoilsTheTransaction,
     /// A lost lease aborts the transaction.

@@ -1,5 +1,7 @@
 //! An administrator's verbs: intervene, redrive, prune.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     Capabilities, Delay, Epoch, EventKind, FinalStatus, FinishedJob, Intervention, Job, JobId, JobState,
@@ -8,6 +10,9 @@ use leasehold_core::{
 
 use super::{Naive, State, breathe};
 use crate::fault::Fault;
+
+/// By so much a store is early that forgets keys too early.
+const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) async fn intervene(store: &Naive, id: JobId, intervention: &Intervention) -> Result<()> {
     if let Intervention::Discard { reason } = intervention {
@@ -176,13 +181,50 @@ impl State {
 
     fn prune(&mut self, request: &Prune, now: DateTime<Utc>) -> u64 {
         let limit = if self.has(Fault::PruneIgnoresLimit) { usize::MAX } else { request.limit.as_usize() };
+        let first =
+            if self.has(Fault::KeysPrunedBeforeJobs) { self.forget_keys(request, limit, now) } else { 0 };
+        let limit = limit - first;
         let matching = self.history.iter().filter(|row| self.is_pruned(request, row, now));
         let gone: Vec<JobId> = matching.map(|row| row.id).take(limit).collect();
         self.history.retain(|row| !gone.contains(&row.id));
         if self.has(Fault::PruneTakesLiveJobs) {
             self.jobs.retain(|_, job| job.lease.is_some() || job.attempts == 0);
         }
-        if self.has(Fault::PruneCountsWrong) { request.limit.get().into() } else { gone.len() as u64 }
+        let left = match self.fault {
+            Some(Fault::KeysPrunedBeforeJobs) => 0,
+            Some(Fault::PruneLimitIgnoresKeys) => usize::MAX,
+            Some(Fault::KeysHaveALimitOfTheirOwn) => request.limit.as_usize(),
+            _ => limit - gone.len(),
+        };
+        let keys = self.forget_keys(request, left, now);
+        let keys = if self.has(Fault::PrunedKeysNotCounted) { 0 } else { first + keys };
+        if self.has(Fault::PruneCountsWrong) {
+            request.limit.get().into()
+        } else {
+            (gone.len() + keys) as u64
+        }
+    }
+
+    /// Forgets up to `limit` keys whose retention has passed; says how many.
+    fn forget_keys(&mut self, request: &Prune, limit: usize, now: DateTime<Utc>) -> usize {
+        let is_asked = match self.fault {
+            Some(Fault::KeysNeverPruned) => false,
+            Some(Fault::RestrictedPruneTakesKeys) => true,
+            Some(Fault::NamedStatusesTakeKeys) => Prune { statuses: None, ..request.clone() }.forgets_keys(),
+            Some(Fault::RetentionTakesNoKeys) => request.forgets_keys() && request.age != PruneAge::Retention,
+            _ => request.forgets_keys(),
+        };
+        let is_passed = |until: DateTime<Utc>| match (self.fault, request.age) {
+            (Some(Fault::KeysPrunedTooEarly), _) => until <= time::later(now, HOUR),
+            (Some(Fault::KeysPrunedByTheAgeOfJobs), PruneAge::OlderThan(age)) => {
+                time::later(until, age.get()) <= now
+            }
+            _ => until <= now,
+        };
+        let passed = self.once.iter().filter(|(_, until)| is_asked && is_passed(**until));
+        let passed: Vec<_> = passed.map(|(key, _)| key.clone()).take(limit).collect();
+        self.once.retain(|key, _| !passed.contains(key));
+        passed.len()
     }
 
     fn is_pruned(&self, request: &Prune, row: &FinishedJob, now: DateTime<Utc>) -> bool {

@@ -24,7 +24,8 @@ pub(crate) struct State {
     pub(super) policies: Policies,
     /// When the bucket of each queue with a rate limit is full again.
     pub(super) buckets: BTreeMap<QueueName, DateTime<Utc>>,
-    pub(super) once: BTreeSet<IdempotencyKey>,
+    /// Idempotency keys, and until when they are kept.
+    pub(super) once: BTreeMap<IdempotencyKey, DateTime<Utc>>,
     /// The user's own table.
     pub(super) ledger: Vec<String>,
     /// What subscribers are to be told when the step is over.
@@ -51,7 +52,7 @@ impl State {
             last_id: 0,
             policies: Policies::default(),
             buckets: BTreeMap::new(),
-            once: BTreeSet::new(),
+            once: BTreeMap::new(),
             ledger: Vec::new(),
             events: Vec::new(),
             woken: BTreeSet::new(),

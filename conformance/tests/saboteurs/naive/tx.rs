@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     Enqueued, IdempotencyKey, Job, NewJob, Receipt, Result, SettleOutcome, Settled, Store, StoreError,
-    TxStore, Verdict, backend,
+    TxStore, Verdict, backend, limits, time,
 };
 
 use super::{Database, Naive, State, breathe, lock};
@@ -31,7 +32,7 @@ static OWNERS: AtomicU64 = AtomicU64::new(0);
 enum Staged {
     Insert(Job),
     Settle { receipt: Receipt, verdict: Verdict, at: DateTime<Utc> },
-    Once(IdempotencyKey),
+    Once(IdempotencyKey, DateTime<Utc>),
     Write(String),
 }
 
@@ -204,19 +205,27 @@ impl TxStore<NaiveConnection> for Naive {
 
     async fn once_in(&self, conn: &mut NaiveConnection, key: &IdempotencyKey) -> Result<bool> {
         conn.open("once_in")?;
-        let step = |state: &mut State, _| -> Result<_> {
-            let known = conn.view(state)?.once.contains(key);
+        let step = |state: &mut State, now| -> Result<_> {
+            let view = conn.view(state)?;
+            let known = match state.has(Fault::PassedKeyIsFree) {
+                true => view.once.get(key).is_some_and(|until| *until > now),
+                false => view.once.contains_key(key),
+            };
+            let until = time::later(now, state.kept_for(key));
             if state.has(Fault::OnceSurvivesRollback) {
-                state.once.insert(key.clone());
+                state.once.insert(key.clone(), until);
             }
-            Ok(known)
+            if state.once.contains_key(key) && state.has(Fault::SecondOnceProlongs) {
+                state.once.insert(key.clone(), until);
+            }
+            Ok((known, until))
         };
-        let known = self.atomically(step).await?;
+        let (known, until) = self.atomically(step).await?;
         conn.spoil(known, Fault::SecondOnceSpoilsTheTransaction);
         if known && !self.has(Fault::OnceIsTrueTwice) {
             return Ok(false);
         }
-        conn.open("once_in")?.push(Staged::Once(key.clone()));
+        conn.open("once_in")?.push(Staged::Once(key.clone(), until));
         Ok(true)
     }
 }
@@ -254,6 +263,10 @@ fn spoil_verdict(store: &Naive, verdict: Verdict) -> Verdict {
 }
 
 impl State {
+    fn kept_for(&self, key: &IdempotencyKey) -> Duration {
+        if self.has(Fault::KeysAreAllKeptAlike) { limits::KEY_RETENTION } else { key.kept_for() }
+    }
+
     fn play(&mut self, step: &Staged) -> Result<()> {
         match step {
             Staged::Insert(job) => {
@@ -278,8 +291,12 @@ impl State {
                     return Err(StoreError::lease_lost("commit", *receipt));
                 }
             }
-            Staged::Once(key) => {
-                if !self.once.insert(key.clone())
+            Staged::Once(key, until) => {
+                let is_passed = |before| time::later(before, self.kept_for(key)) <= *until;
+                let before = self.once.get(key).copied();
+                let is_free = self.has(Fault::PassedKeyIsFree) && before.is_some_and(is_passed);
+                if self.once.insert(key.clone(), *until).is_some()
+                    && !is_free
                     && !self.has(Fault::OnceIsTrueTwice)
                     && !self.has(Fault::OnceTrueForTwoOpenTransactions)
                     && !self.has(Fault::OnceSurvivesRollback)
