@@ -23,11 +23,18 @@ struct Migration {
 }
 
 /// Every migration, in order.
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "queue", oldest: 1, text: include_str!("../migrations/0001_queue.sql") },
+    Migration {
+        version: 2,
+        name: "limit_version",
+        oldest: 1,
+        text: include_str!("../migrations/0002_limit_version.sql"),
+    },
+];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// For so many seconds a migration waits for another that is under way.
 const PATIENCE: u32 = 300;
@@ -70,12 +77,27 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
             if has(&applied, migration.version, step) {
                 continue;
             }
-            conn.batch_execute(&statement).await?;
+            if !is_there(conn, &statement).await? {
+                conn.batch_execute(&statement).await?;
+            }
             conn.batch_execute(&migration.entry(prefix, step)).await?;
         }
         tracing::info!(%prefix, version = migration.version, name = migration.name, "migrated");
     }
     Ok(())
+}
+
+/// Whether the column that a statement adds is there already: MySQL has no `ADD COLUMN IF NOT EXISTS`.
+async fn is_there(conn: &mut AsyncMysqlConnection, statement: &str) -> Result<bool, Failure> {
+    let words: Vec<&str> = statement.split_whitespace().collect();
+    let ["ALTER", "TABLE", table, "ADD", "COLUMN", column, ..] = words[..] else {
+        return Ok(false);
+    };
+    let text = "SELECT COUNT(*) FROM information_schema.columns
+                WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?";
+    let params = vec![table.into(), column.into()];
+    let found: Vec<i64> = Statement::<BigInt>::new(text, params).rows(conn).await?;
+    Ok(found == [1])
 }
 
 /// The name is of the database and the prefix; of long ones only a sum has room.
