@@ -1,5 +1,6 @@
 -- Completes jobs of one epoch with one result, as long as nobody has set a policy (S3). What was not as expected,
 -- or is locked by another transaction (S14), is left out.
+-- `in_transaction` is as in `requeue.sql`.
 INSERT INTO {prefix}job_history
     (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch, status_final, result,
      last_error, redrives, processed_by, created_at, started_at, finished_at)
@@ -7,5 +8,5 @@ SELECT j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.header
        j.lease_epoch, 'completed', ?, j.last_error, j.redrives, j.locked_by, j.created_at, j.first_leased_at, UTC_TIMESTAMP(6)
 FROM {prefix}job_queue j FORCE INDEX (PRIMARY)
 WHERE j.id IN ({list}) AND j.lease_epoch = ? AND j.lease_until IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM {prefix}job_queue_config)
+  AND NOT EXISTS (SELECT 1 FROM {prefix}job_queue_config) /*M! AND @@in_transaction = 1 */
 FOR UPDATE SKIP LOCKED

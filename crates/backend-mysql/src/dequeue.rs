@@ -16,6 +16,7 @@ use leasehold_core::{
 use leasehold_sql::{Rules, Stored, Turns, after, beyond, readable};
 
 use crate::candidates::{Candidate, Want, find};
+use crate::endings::as_locked;
 use crate::error::Failure;
 use crate::limits::{self, Limited};
 use crate::policy::rules;
@@ -175,7 +176,7 @@ async fn dequeue_by_rules(
             break;
         }
     }
-    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
+    limited.count_in(session, &mut rules, &claim.queues(), now).await?;
     claim.lease(session, &mut rules).await
 }
 
@@ -198,7 +199,7 @@ async fn dequeue_in_turns(
             break;
         }
     }
-    limited.take_tokens(session, &mut rules, &claim.queues(), now).await?;
+    limited.count_in(session, &mut rules, &claim.queues(), now).await?;
     if let Some(queue) = claim.last_queue() {
         memory.turns.served(prefix, queue);
     }
@@ -380,7 +381,7 @@ impl<'a> Claim<'a> {
             ids.sort_unstable();
             let until = time::later(now, length.get()); // D7
             let before = vec![until.into(), request.worker.as_str().into(), now.into(), now.into()];
-            session.count_listed(&sql.lease, before, &ids, Vec::new()).await?;
+            as_locked(session.count_listed(&sql.lease, before, &ids, Vec::new()).await?, ids.len())?;
         }
         session.commit().await?;
         let leased = |mut job: Job| {

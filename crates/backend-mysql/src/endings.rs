@@ -55,26 +55,44 @@ pub(crate) struct Requeue<'a> {
     pub(crate) raise: bool,
 }
 
+/// A job as it was when it was locked.
+///
+/// A lock keeps others from changing the job on one server. In a cluster where several members take writes, it does so only on the same
+/// member. So every statement names what was locked, and the number of rows tells whether it was still so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Locked {
+    pub(crate) id: i64,
+    pub(crate) epoch: i64,
+    pub(crate) is_leased: bool,
+}
+
+impl Locked {
+    /// What jobs have in common that are written by one statement.
+    fn lease(&self) -> (i64, bool) {
+        (self.epoch, self.is_leased)
+    }
+}
+
 /// Jobs and what becomes of each, to be written in few statements.
 #[derive(Default)]
 pub(crate) struct Endings<'a> {
-    kept: BTreeMap<End<'a>, Vec<i64>>,
-    gone: Vec<i64>,
-    back: Vec<(i64, Requeue<'a>)>,
+    kept: BTreeMap<(End<'a>, (i64, bool)), Vec<i64>>,
+    gone: Vec<Locked>,
+    back: Vec<(Locked, Requeue<'a>)>,
 }
 
 impl<'a> Endings<'a> {
     /// Moves a job to the history, if its queue's archive keeps it (S12, P7).
-    pub(crate) fn finish(&mut self, rules: &mut Rules, id: i64, queue: &str, end: End<'a>) {
+    pub(crate) fn finish(&mut self, rules: &mut Rules, job: Locked, queue: &str, end: End<'a>) {
         if rules.of_stored(queue).archive.keeps(end.status) {
-            self.kept.entry(end).or_default().push(id);
+            self.kept.entry((end, job.lease())).or_default().push(job.id);
         }
-        self.gone.push(id);
+        self.gone.push(job);
     }
 
     /// Puts a job back into its queue.
-    pub(crate) fn requeue(&mut self, id: i64, back: Requeue<'a>) {
-        self.back.push((id, back));
+    pub(crate) fn requeue(&mut self, job: Locked, back: Requeue<'a>) {
+        self.back.push((job, back));
     }
 
     /// Does all of it.
@@ -83,30 +101,30 @@ impl<'a> Endings<'a> {
         session: &mut Session<'_>,
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
-        let kept = std::mem::take(&mut self.kept);
         let (large, small): (Vec<_>, Vec<_>) =
-            kept.into_iter().partition(|(end, _)| end.raise || end.bytes() > BYTES);
+            self.kept.into_iter().partition(|((end, _), _)| end.bytes() > BYTES);
         if small.len() > GROUPS {
             finish_each(session, &small, now).await?;
-            finish_same(session, &large, now).await?;
         } else {
             finish_same(session, &small, now).await?;
-            finish_same(session, &large, now).await?;
         }
+        finish_same(session, &large, now).await?;
         self.gone.sort_unstable();
-        let sql = session.sql;
-        session.count_listed(&sql.remove, Vec::new(), &self.gone, Vec::new()).await?;
+        remove(session, &self.gone).await?;
         requeue(session, &self.back, now).await
     }
 }
 
+/// Jobs that end in one way, and have the same epoch and either all a lease or none.
+type Group<'a> = ((End<'a>, (i64, bool)), Vec<i64>);
+
 async fn finish_same(
     session: &mut Session<'_>,
-    ends: &[(End<'_>, Vec<i64>)],
+    groups: &[Group<'_>],
     now: DateTime<Utc>,
 ) -> Result<(), Failure> {
     let sql = session.sql;
-    for (end, ids) in ends {
+    for ((end, (epoch, is_leased)), ids) in groups {
         let before = vec![
             i64::from(end.raise).into(),
             end.status.as_str().into(),
@@ -114,44 +132,68 @@ async fn finish_same(
             Param::Text(end.error.map(|text| text.to_owned().into())),
             now.into(),
         ];
-        session.count_listed(&sql.finish_same, before, ids, Vec::new()).await?;
+        let after = vec![(*epoch).into(), i64::from(*is_leased).into()];
+        let written = session.count_listed(&sql.finish_same, before, ids, after).await?;
+        as_locked(written, ids.len())?;
     }
     Ok(())
 }
 
 async fn finish_each(
     session: &mut Session<'_>,
-    ends: &[(End<'_>, Vec<i64>)],
+    groups: &[Group<'_>],
     now: DateTime<Utc>,
 ) -> Result<(), Failure> {
     let sql = session.sql;
-    let items = ends.iter().flat_map(|(end, ids)| ids.iter().map(move |id| (id, end)));
-    let items = items.map(|(id, end)| (json!([id, end.status.as_str(), end.result, end.error]), end.bytes()));
-    for array in arrays(items) {
-        session.count(&sql.finish_each, vec![now.into(), array.into()]).await?;
+    let items = groups.iter().flat_map(|(group, ids)| ids.iter().map(move |id| (id, group)));
+    let items = items.map(|(id, (end, (epoch, is_leased)))| {
+        let raise = i64::from(end.raise && *is_leased); // A4, R8
+        let leased = i64::from(*is_leased);
+        (json!([id, epoch, leased, raise, end.status.as_str(), end.result, end.error]), end.bytes())
+    });
+    for (array, count) in arrays(items) {
+        as_locked(session.count(&sql.finish_each, vec![now.into(), array.into()]).await?, count)?;
+    }
+    Ok(())
+}
+
+async fn remove(session: &mut Session<'_>, jobs: &[Locked]) -> Result<(), Failure> {
+    let sql = session.sql;
+    let items = jobs.iter().map(|job| (json!([job.id, job.epoch, i64::from(job.is_leased)]), 0));
+    for (array, count) in arrays(items) {
+        as_locked(session.count(&sql.remove, vec![array.into()]).await?, count)?;
     }
     Ok(())
 }
 
 async fn requeue(
     session: &mut Session<'_>,
-    jobs: &[(i64, Requeue<'_>)],
+    jobs: &[(Locked, Requeue<'_>)],
     now: DateTime<Utc>,
 ) -> Result<(), Failure> {
     let sql = session.sql;
-    let items = jobs.iter().map(|(id, back)| {
+    let items = jobs.iter().map(|(job, back)| {
         let at = back.available_at.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
-        let item = json!([id, back.attempts, back.error, at, i64::from(back.raise)]);
+        let item = json!([job.id, job.epoch, back.attempts, back.error, at, i64::from(back.raise)]);
         (item, back.error.map_or(0, str::len))
     });
-    for array in arrays(items) {
-        session.count(&sql.requeue, vec![array.into(), now.into()]).await?;
+    for (array, count) in arrays(items) {
+        as_locked(session.count(&sql.requeue, vec![array.into(), now.into()]).await?, count)?;
     }
     Ok(())
 }
 
-/// Items as JSON arrays, none much larger than a packet may be.
-fn arrays(items: impl Iterator<Item = (Value, usize)>) -> Vec<String> {
+/// Refuses to go on if not all that was locked was written: then the locks did not hold, as on two members of a cluster. What was
+/// written so far is rolled back, and the operation looks again.
+pub(crate) fn as_locked(written: u64, locked: usize) -> Result<(), Failure> {
+    if written == locked as u64 {
+        return Ok(());
+    }
+    Err(Failure::Again(format!("{locked} rows were locked and {written} of them found unchanged").into()))
+}
+
+/// Items as JSON arrays, none much larger than a packet may be, and how many are in each.
+fn arrays(items: impl Iterator<Item = (Value, usize)>) -> Vec<(String, usize)> {
     let mut arrays: Vec<(Vec<Value>, usize)> = Vec::new();
     for (item, bytes) in items {
         match arrays.last_mut().filter(|(_, sum)| *sum + bytes <= BYTES) {
@@ -162,7 +204,8 @@ fn arrays(items: impl Iterator<Item = (Value, usize)>) -> Vec<String> {
             None => arrays.push((vec![item], bytes)),
         }
     }
-    arrays.into_iter().map(|(array, _)| Value::Array(array).to_string()).collect()
+    let text = |(array, _): (Vec<Value>, usize)| (Value::Array(array.clone()).to_string(), array.len());
+    arrays.into_iter().map(text).collect()
 }
 
 /// In a queue with limits the end of a lease lets the next job be leased.
@@ -170,5 +213,19 @@ pub(crate) fn lease_ended(session: &mut Session<'_>, rules: &mut Rules, queue: &
     let policy = rules.of_stored(queue);
     if policy.concurrency_limit.is_some() || policy.order == QueueOrder::Fifo {
         session.wake(queue);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may")]
+mod tests {
+    use super::as_locked;
+
+    #[test]
+    fn a_row_that_was_changed_in_spite_of_its_lock_is_looked_at_again() {
+        as_locked(2, 2).unwrap();
+        let changed = as_locked(1, 2).unwrap_err();
+        assert!(changed.is_again() && changed.breaks_transaction());
+        assert!(changed.told("settle_in").is_retryable());
     }
 }

@@ -163,11 +163,6 @@ fn is_missing(message: &str) -> bool {
         || message.starts_with("Key '") && message.contains("' doesn't exist in table '")
 }
 
-/// Whether a column was to be added that is there: 1060.
-pub(crate) fn is_column_there(failure: &Failure) -> bool {
-    matches!(failure, Failure::Other(source) if source.to_string().starts_with("Duplicate column name "))
-}
-
 /// Whether the server has broken a deadlock: 1213.
 pub(crate) fn is_deadlock(failure: &Failure) -> bool {
     matches!(failure, Failure::Again(source) if source.to_string().contains("Deadlock found"))

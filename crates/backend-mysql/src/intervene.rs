@@ -5,7 +5,7 @@ use diesel::sql_types::{BigInt, Text};
 use leasehold_core::{Intervention, JobId, Json, StoreError};
 use leasehold_sql::{Rules, Stored};
 
-use crate::endings::{End, Endings, lease_ended};
+use crate::endings::{End, Endings, Locked, lease_ended};
 use crate::error::Failure;
 use crate::policy::rules;
 use crate::session::Session;
@@ -20,7 +20,7 @@ pub(crate) async fn intervene(
     intervention: &Intervention,
 ) -> Result<(), Failure> {
     session.begin().await?;
-    let queue = lock(session, id).await?;
+    let (job, queue) = lock(session, id).await?;
     let (now, mut rules) = rules(session).await?;
     let (sql, number) = (session.sql, id.get());
     match intervention {
@@ -29,7 +29,7 @@ pub(crate) async fn intervene(
             let at = schedule.available_at(now); // A1
             session.count(&sql.retry_later, vec![at.into(), now.into(), number.into()]).await?;
         }
-        Intervention::Discard { reason } => discard(session, &mut rules, number, &queue, reason, now).await?,
+        Intervention::Discard { reason } => discard(session, &mut rules, job, &queue, reason, now).await?,
         Intervention::Promote => {
             let params = vec![now.into(), now.into(), number.into(), now.into()];
             session.count(&sql.promote, params).await?;
@@ -41,12 +41,13 @@ pub(crate) async fn intervene(
 }
 
 /// Locks the job, and tells its queue (A5).
-async fn lock(session: &mut Session<'_>, id: JobId) -> Result<Stored, Failure> {
+async fn lock(session: &mut Session<'_>, id: JobId) -> Result<(Locked, Stored), Failure> {
     let sql = session.sql;
     for _ in 0..LOOKS {
-        let queue = session.row::<Text, Stored>(&sql.queue_of, vec![id.get().into()]).await?;
-        if let Some(queue) = queue {
-            return Ok(queue);
+        let found: Option<(Stored, i64, i64)> =
+            session.row::<(Text, BigInt, BigInt), _>(&sql.queue_of, vec![id.get().into()]).await?;
+        if let Some((queue, epoch, leased)) = found {
+            return Ok((Locked { id: id.get(), epoch, is_leased: leased != 0 }, queue));
         }
         if session.row::<BigInt, i64>(&sql.is_finished, vec![id.get().into()]).await?.is_some() {
             return Err(StoreError::conflict(format!("job {id} is finished")).into());
@@ -59,13 +60,13 @@ async fn lock(session: &mut Session<'_>, id: JobId) -> Result<Stored, Failure> {
 async fn discard(
     session: &mut Session<'_>,
     rules: &mut Rules,
-    id: i64,
+    job: Locked,
     queue: &str,
     reason: &Json,
     now: DateTime<Utc>,
 ) -> Result<(), Failure> {
     lease_ended(session, rules, queue);
     let mut endings = Endings::default();
-    endings.finish(rules, id, queue, End { raise: true, ..End::discarded(Some(reason.as_str())) }); // A4
+    endings.finish(rules, job, queue, End { raise: true, ..End::discarded(Some(reason.as_str())) }); // A4
     endings.write(session, now).await
 }

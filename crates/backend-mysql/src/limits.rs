@@ -9,6 +9,7 @@ use leasehold_sql::{Bucket, Rules, StoredTime};
 
 use crate::candidates::{BRANCHES, Candidate};
 use crate::dequeue::is_fifo;
+use crate::endings::as_locked;
 use crate::error::Failure;
 use crate::policy::{BucketRow, BucketSql, bucket};
 use crate::row::Time;
@@ -138,14 +139,18 @@ impl Limited {
         Open::Count(quota)
     }
 
-    /// Takes a token for each lease in a queue with a rate limit (P3).
-    pub(crate) async fn take_tokens(
+    /// Counts leases in: the rows of queues with limits are written, and a token is taken for each lease in a queue with a rate limit (P3).
+    pub(crate) async fn count_in(
         &self,
         session: &mut Session<'_>,
         rules: &mut Rules,
         leases: &BTreeMap<QueueName, u32>,
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
+        let limited: Vec<&QueueName> = leases.keys().filter(|queue| has_limits(rules.of(queue))).collect();
+        for some in limited.chunks(BRANCHES) {
+            raise(session, some).await?;
+        }
         for (queue, count) in leases {
             let Some(rate) = rules.of(queue).rate else {
                 continue;
@@ -159,6 +164,15 @@ impl Limited {
         }
         Ok(())
     }
+}
+
+/// Writes the rows, which are locked.
+async fn raise(session: &mut Session<'_>, names: &[&QueueName]) -> Result<(), Failure> {
+    let sql = session.sql;
+    let (text, size) = sql.raise_limits.of(names.len());
+    let mut params: Vec<Param<'_>> = names.iter().map(|name| name.as_str().into()).collect();
+    params.resize(size, "".into());
+    as_locked(session.count(text, params).await?, names.len())
 }
 
 async fn locked(session: &mut Session<'_>, names: &[QueueName]) -> Result<Vec<BucketRow>, Failure> {

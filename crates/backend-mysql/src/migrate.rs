@@ -9,7 +9,7 @@ use leasehold_core::StoreError;
 use leasehold_sql::TablePrefix;
 
 use crate::connect::PATIENT;
-use crate::error::{Failure, is_column_there};
+use crate::error::Failure;
 use crate::sql::put_in;
 use crate::statement::Statement;
 
@@ -31,10 +31,16 @@ const MIGRATIONS: &[Migration] = &[
         oldest: 1,
         text: include_str!("../migrations/0002_once_keys.sql"),
     },
+    Migration {
+        version: 3,
+        name: "limit_version",
+        oldest: 1,
+        text: include_str!("../migrations/0003_limit_version.sql"),
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// For so many seconds a migration waits for another that is under way.
 const PATIENCE: u32 = 300;
@@ -77,7 +83,9 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
             if has(&applied, migration.version, step) {
                 continue;
             }
-            do_step(conn, &statement).await?;
+            if !is_there(conn, &statement).await? {
+                conn.batch_execute(&statement).await?;
+            }
             conn.batch_execute(&migration.entry(prefix, step)).await?;
         }
         tracing::info!(%prefix, version = migration.version, name = migration.name, "migrated");
@@ -85,12 +93,17 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
     Ok(())
 }
 
-/// A column that is there was added by a step that was broken off before the ledger knew of it.
-async fn do_step(conn: &mut AsyncMysqlConnection, statement: &str) -> Result<(), Failure> {
-    match conn.batch_execute(statement).await.map_err(Failure::from) {
-        Err(failure) if is_column_there(&failure) => Ok(()),
-        done => done,
-    }
+/// Whether the column that a statement adds is there already: MySQL has no `ADD COLUMN IF NOT EXISTS`.
+async fn is_there(conn: &mut AsyncMysqlConnection, statement: &str) -> Result<bool, Failure> {
+    let words: Vec<&str> = statement.split_whitespace().collect();
+    let ["ALTER", "TABLE", table, "ADD", "COLUMN", column, ..] = words[..] else {
+        return Ok(false);
+    };
+    let text = "SELECT COUNT(*) FROM information_schema.columns
+                WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?";
+    let params = vec![table.into(), column.into()];
+    let found: Vec<i64> = Statement::<BigInt>::new(text, params).rows(conn).await?;
+    Ok(found == [1])
 }
 
 /// The name is of the database and the prefix; of long ones only a sum has room.

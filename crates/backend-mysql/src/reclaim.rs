@@ -6,7 +6,7 @@ use leasehold_core::backend::{attempts_exhausted, lease_expired};
 use leasehold_core::{BatchSize, Json, OnExpiry, ReclaimFate, Reclaimed, time};
 use leasehold_sql::{Rules, Stored, readable_one, reclaimed};
 
-use crate::endings::{End, Endings, Requeue, lease_ended};
+use crate::endings::{End, Endings, Locked, Requeue, lease_ended};
 use crate::error::Failure;
 use crate::policy::rules;
 use crate::session::Session;
@@ -25,6 +25,13 @@ struct Due {
     /// Who let the lease pass; nobody if there was none.
     worker: Option<Stored>,
     has_error: i64,
+    epoch: i64,
+}
+
+impl Due {
+    fn locked(&self) -> Locked {
+        Locked { id: self.id, epoch: self.epoch, is_leased: self.worker.is_some() }
+    }
 }
 
 /// Reclaims Expired and Exhausted jobs.
@@ -55,7 +62,7 @@ async fn lock_due(
     limit: usize,
     now: chrono::DateTime<chrono::Utc>,
 ) -> Result<Vec<Due>, Failure> {
-    type Row = (BigInt, Text, Text, Integer, Integer, Nullable<Text>, BigInt);
+    type Row = (BigInt, Text, Text, Integer, Integer, Nullable<Text>, BigInt, BigInt);
     let sql = session.sql;
     let (mut due, mut skipped): (Vec<Due>, Vec<i64>) = (Vec::new(), Vec::new());
     while due.len() < limit {
@@ -103,7 +110,7 @@ fn judge<'a>(
             (None, 0) => Some(exhausted.as_str()),  // R4
             (None, _) => None,
         };
-        endings.finish(rules, job.id, &job.queue, End { raise: true, ..End::dead(error) }); // R8
+        endings.finish(rules, job.locked(), &job.queue, End { raise: true, ..End::dead(error) }); // R8
         return ReclaimFate::DeadLettered;
     }
     let policy = rules.of_stored(&job.queue);
@@ -116,6 +123,6 @@ fn judge<'a>(
     };
     let attempts = i64::from(job.attempts);
     let back = Requeue { attempts, error: Some(expired.as_str()), available_at, raise: true };
-    endings.requeue(job.id, back); // R7, R8
+    endings.requeue(job.locked(), back); // R7, R8
     ReclaimFate::Requeued { available_at }
 }

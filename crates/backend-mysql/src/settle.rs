@@ -6,7 +6,7 @@ use diesel::sql_types::{BigInt, Datetime, Integer, Nullable, Text};
 use leasehold_core::{Epoch, Fate, Json, Receipt, RetryAfter, SettleOutcome, Verdict, backend, time};
 use leasehold_sql::{Rules, Stored};
 
-use crate::endings::{End, Endings, Requeue, lease_ended};
+use crate::endings::{End, Endings, Locked, Requeue, as_locked, lease_ended};
 use crate::error::Failure;
 use crate::policy::rules;
 use crate::row::Time;
@@ -60,9 +60,7 @@ async fn complete(
     if written == ids.len() as u64 {
         let removed =
             session.count_listed(&sql.completed, Vec::new(), &ids, vec![epoch.get().into()]).await?;
-        if removed != written {
-            return Err(Failure::Other("a locked job was not removed".into()));
-        }
+        as_locked(removed, ids.len())?;
         session.commit().await?;
         return Ok(true);
     }
@@ -131,23 +129,24 @@ fn apply<'a>(
     verdict: &'a Verdict,
     now: chrono::DateTime<chrono::Utc>,
 ) -> Fate {
-    let (id, _, _, queue, attempts, max_attempts) = job;
+    let (id, epoch, _, queue, attempts, max_attempts) = job;
+    let held = Locked { id: *id, epoch: *epoch, is_leased: true };
     let document = document(verdict).map(Json::as_str);
     match verdict {
         Verdict::Done(_) => {
-            endings.finish(rules, *id, queue, End::completed(document)); // S3
+            endings.finish(rules, held, queue, End::completed(document)); // S3
             Fate::Completed
         }
         Verdict::Discard { .. } => {
-            endings.finish(rules, *id, queue, End::discarded(document)); // S9
+            endings.finish(rules, held, queue, End::discarded(document)); // S9
             Fate::Discarded
         }
         Verdict::Dead { .. } => {
-            endings.finish(rules, *id, queue, End::dead(document)); // S8
+            endings.finish(rules, held, queue, End::dead(document)); // S8
             Fate::DeadLettered
         }
         Verdict::Retry { .. } if attempts >= max_attempts => {
-            endings.finish(rules, *id, queue, End::dead(document)); // S6
+            endings.finish(rules, held, queue, End::dead(document)); // S6
             Fate::DeadLettered
         }
         Verdict::Retry { after, .. } => {
@@ -160,13 +159,13 @@ fn apply<'a>(
             };
             let available_at = time::later(now, delay.get());
             let attempts = i64::from(*attempts);
-            endings.requeue(*id, Requeue { attempts, error: document, available_at, raise: false });
+            endings.requeue(held, Requeue { attempts, error: document, available_at, raise: false });
             Fate::Retrying { available_at }
         }
         Verdict::Snooze { after } => {
             let available_at = time::later(now, after.get());
             let attempts = i64::from((attempts - 1).max(0)); // S7
-            endings.requeue(*id, Requeue { attempts, error: None, available_at, raise: false });
+            endings.requeue(held, Requeue { attempts, error: None, available_at, raise: false });
             Fate::Snoozed { available_at }
         }
     }

@@ -175,10 +175,10 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
 
 statements!(
     plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
-        job, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove_empty, remove_policy, requeue,
-        resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
+        job, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
+        remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
     listed: complete, complete_free, completed, extend, finish_same, forget, forget_keys, held, held_free, lease, limits, live, lock, lock_dead,
-        lock_due, redrive, remove, seen;
+        lock_due, raise_limits, redrive, seen;
     repeated: exhausted, head, heads, leased, taken;
     worded: dead, stats;
 );
@@ -221,14 +221,9 @@ mod tests {
     #[test]
     fn lists_are_as_long_as_a_power_of_two() {
         let sql = Statements::new(&TablePrefix::new("app_").unwrap(), false);
-        let (text, size) = sql.remove.of(3);
-        assert_eq!(
-            (text, size),
-            (
-                "DELETE j FROM app_job_queue j FORCE INDEX (PRIMARY) WHERE j.id IN (?,?,?,?) AND j.lease_epoch >= 0",
-                4
-            )
-        );
+        let (text, size) = sql.raise_limits.of(3);
+        assert!(text.starts_with("UPDATE app_job_queue_limit ") && text.ends_with("IN (?,?,?,?)"), "{text}");
+        assert_eq!(size, 4);
         assert_eq!(sql.leased.of(2).0.matches(" UNION ALL ").count(), 1);
     }
 

@@ -9,6 +9,7 @@ mod gather;
 mod isolation;
 mod migrations;
 mod plans;
+mod safe_updates;
 mod sessions;
 mod storm;
 mod waiting;

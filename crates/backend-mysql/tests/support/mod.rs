@@ -1,13 +1,15 @@
 //! A harness for the conformance suite on a real server: a database for each check.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use diesel::ConnectionError;
 use diesel::sql_types::Text;
-use diesel_async::pooled_connection::deadpool::Object;
+use diesel_async::pooled_connection::deadpool::{Object, Pool};
+use diesel_async::pooled_connection::{AsyncDieselConnectionManager, ManagerConfig, RecyclingMethod};
 use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
@@ -15,6 +17,8 @@ use diesel_async::{
 use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_mysql::MysqlStore;
+use leasehold_servers::{Mysql, MysqlFlavor};
+use tokio::sync::Mutex;
 
 pub(crate) const MYSQL: &str = "LEASEHOLD_TEST_MYSQL_URL";
 pub(crate) const MARIADB: &str = "LEASEHOLD_TEST_MARIADB_URL";
@@ -275,4 +279,40 @@ impl Transaction for Session {
     async fn rollback(mut self: Box<Self>) -> Result<(), BoxError> {
         Ok(AnsiTransactionManager::rollback_transaction(&mut **self.conn()).await?)
     }
+}
+
+/// A pool as a user makes one, on whose connections `settings` are run first.
+pub(crate) fn users_pool(url: &str, settings: &'static [&'static str]) -> Pool<AsyncMysqlConnection> {
+    let mut config = ManagerConfig::default();
+    config.recycling_method = RecyclingMethod::Fast;
+    config.custom_setup = Box::new(move |url| {
+        let url = url.to_owned();
+        Box::pin(async move {
+            let mut conn = AsyncMysqlConnection::establish(&url).await?;
+            for text in settings {
+                conn.batch_execute(text).await.map_err(ConnectionError::CouldntSetupConfiguration)?;
+            }
+            Ok(conn)
+        })
+    });
+    let url = url.replacen("mariadb:", "mysql:", 1);
+    Pool::builder(AsyncDieselConnectionManager::new_with_config(url, config)).max_size(4).build().unwrap()
+}
+
+/// A private server that an administrator has set up for other programs: `UPDATE` and `DELETE` without a key are refused, packets
+/// are small, messages are German. The tests that run at the same time share it.
+pub(crate) async fn unusual(flavor: MysqlFlavor) -> Arc<Mysql> {
+    static SERVERS: [Mutex<Weak<Mysql>>; 2] = [const { Mutex::const_new(Weak::new()) }; 2];
+    let mut server = SERVERS[flavor as usize].lock().await;
+    if let Some(server) = server.upgrade() {
+        return server;
+    }
+    let extra = [("max-allowed-packet", "4M")];
+    let started = tokio::task::spawn_blocking(move || Mysql::start(flavor, &extra).unwrap()).await.unwrap();
+    for setting in ["sql_safe_updates = ON", "lc_messages = 'de_DE'"] {
+        started.query(&format!("SET GLOBAL {setting}")).unwrap();
+    }
+    let started = Arc::new(started);
+    *server = Arc::downgrade(&started);
+    started
 }
