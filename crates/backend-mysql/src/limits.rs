@@ -138,7 +138,8 @@ impl Limited {
         Open::Count(quota)
     }
 
-    /// Takes a token for each lease in a queue with a rate limit (P3).
+    /// Takes a token for each lease in a queue with a rate limit (P3). Corrects the buckets of others, if the clock was set back
+    /// (P14).
     pub(crate) async fn take_tokens(
         &self,
         session: &mut Session<'_>,
@@ -146,12 +147,18 @@ impl Limited {
         leases: &BTreeMap<QueueName, u32>,
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
-        for (queue, count) in leases {
+        for (queue, bucket) in &self.buckets {
             let Some(rate) = rules.of(queue).rate else {
                 continue;
             };
-            let bucket = self.buckets.get(queue).copied().flatten();
-            let full_at = rate.take(bucket.and_then(|bucket| bucket.full_at(rate)), now, *count);
+            let full_at = bucket.and_then(|bucket| bucket.full_at(rate));
+            let full_at = match leases.get(queue) {
+                Some(count) => Some(rate.take(full_at, now, *count)),
+                None => rate.corrected(full_at, now),
+            };
+            let Some(full_at) = full_at else {
+                continue;
+            };
             let params =
                 vec![full_at.into(), Some(rate.per_sec()).into(), rate.burst().into(), queue.as_str().into()];
             let sql = session.sql;
