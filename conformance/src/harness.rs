@@ -52,6 +52,13 @@ pub trait Harness: Send + Sync + 'static {
     /// store that keeps too much, or looks at the wrong clock, is caught.
     async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError>;
 
+    /// Sets the store's clock back, as far as anybody can see: moves an injected clock back, or shifts every stored time forward
+    /// by this much, which is never more than was aged before. Called as [`age`](Self::age) is. False, as by default, if that
+    /// cannot be done: for a store whose clock never goes back, for example.
+    async fn set_back(&self, _database: &Self::Database, _by: Duration) -> Result<bool, BoxError> {
+        Ok(false)
+    }
+
     /// Opens a transaction. `None`, as by default, if the backend is no [`TxStore`](leasehold_core::TxStore).
     async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(None)
@@ -114,6 +121,10 @@ impl<H: Harness> Harness for Arc<H> {
 
     async fn age(&self, database: &Self::Database, by: Duration) -> Result<(), BoxError> {
         H::age(self, database, by).await
+    }
+
+    async fn set_back(&self, database: &Self::Database, by: Duration) -> Result<bool, BoxError> {
+        H::set_back(self, database, by).await
     }
 
     async fn begin(&self, database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {

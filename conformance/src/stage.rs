@@ -61,6 +61,14 @@ impl Stage {
         self.site.age(by).await
     }
 
+    /// Sets the store's clock back. The check does not apply where that cannot be done.
+    pub(crate) async fn set_back(&self, by: Duration) -> Outcome {
+        match self.site.set_back(by).await? {
+            true => Ok(()),
+            false => Err(Problem::NotApplicable("the clock of the backend cannot be set back")),
+        }
+    }
+
     pub(crate) async fn begin(&self) -> Outcome<Box<dyn Transaction>> {
         self.site.begin().await?.ok_or_else(no_transactions)
     }
@@ -237,6 +245,7 @@ pub(crate) trait Site: Send + Sync {
     async fn destroy(&self) -> Outcome;
     async fn connect(&self) -> Outcome<Arc<dyn Store>>;
     async fn age(&self, by: Duration) -> Outcome;
+    async fn set_back(&self, by: Duration) -> Outcome<bool>;
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn begin_at(&self, level: Isolation) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
@@ -266,6 +275,10 @@ impl<H: Harness> Site for Played<H> {
 
     async fn age(&self, by: Duration) -> Outcome {
         Ok(self.harness.age(&self.database, by).await?)
+    }
+
+    async fn set_back(&self, by: Duration) -> Outcome<bool> {
+        Ok(self.harness.set_back(&self.database, by).await?)
     }
 
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{BatchSize, Json, MaxAttempts, Prune, QueuePolicy, RateLimit, Schedule, Verdict};
+use leasehold_core::{
+    BatchSize, Explanation, JobFilter, Json, MaxAttempts, Prune, QueuePolicy, RateLimit, Schedule, Verdict,
+};
 
 use super::scene::{SLOW, TOKEN, claim_at_once, handles, pattern, slow_rate, urgent};
 use crate::check::checks;
@@ -23,6 +25,8 @@ checks! { "rate":
     a_fifo_queue_has_its_rate_too [P3] needs RateLimit, Fifo;
     a_rate_that_comes_back_starts_full [P3] needs RateLimit;
     usage_tells_of_a_queue_that_is_empty [P3] needs RateLimit;
+    a_clock_that_was_set_back_delays_no_token [P14] needs RateLimit;
+    a_clock_that_was_set_back_delays_no_look [P14, N1, Y4] needs RateLimit;
 }
 
 /// Leases as many as the rate allows.
@@ -229,5 +233,54 @@ async fn usage_tells_of_a_queue_that_is_empty(stage: Stage) -> Outcome {
     let allowed = leasehold_core::time::later(from, TOKEN)..=leasehold_core::time::later(to, TOKEN);
     let told = usage.next_token_at.is_some_and(|at| allowed.contains(&at));
     ensure!(P3, told, "the next token comes at {:?}, expected {allowed:?}", usage.next_token_at);
+    Ok(())
+}
+
+/// A queue whose bucket of 3 was emptied before the clock was set back by many times what it takes to fill.
+async fn set_back(stage: &Stage) -> Outcome {
+    stage.age(99 * HOUR).await?;
+    stage.set_policy("q", slow_rate(3)?).await?;
+    stage.enqueue_many("q", 4).await?;
+    for job in stage.claim("q", 4).await? {
+        stage.settle(job.receipt(), Verdict::done()).await?;
+    }
+    stage.set_back(90 * HOUR).await?;
+    // The job that is left waits until the clock is where it was.
+    stage.enqueue_many("q", 30).await?;
+    Ok(())
+}
+
+async fn a_clock_that_was_set_back_delays_no_token(stage: Stage) -> Outcome {
+    set_back(&stage).await?;
+    ensure_eq!(P14, "granted before any token has come", granted(&stage).await?, 0);
+    for round in 1..=2 {
+        stage.age(TOKEN).await?;
+        ensure_eq!(P14, format!("granted after the time of {round} tokens"), granted(&stage).await?, 1);
+        ensure_eq!(P14, "granted after that", granted(&stage).await?, 0);
+    }
+    stage.age(3 * TOKEN).await?;
+    ensure_eq!(P14, "granted after the time of a burst", granted(&stage).await?, 3);
+    stage.age(99 * HOUR).await?;
+    ensure_eq!(P14, "granted of a full bucket", granted(&stage).await?, 3);
+    Ok(())
+}
+
+async fn a_clock_that_was_set_back_delays_no_look(stage: Stage) -> Outcome {
+    set_back(&stage).await?;
+    let name = crate::stage::queue("q")?;
+    // The first one waits until the clock is where it was.
+    let waiting = stage.store.jobs(&JobFilter::default()).await?.items;
+    ensure_eq!(P14, "jobs that wait", waiting.len(), 31);
+    let next = stage.store.next_available_at(&(&name).into()).await?.map(|next| next.at);
+    let usage = stage.store.usage(&name).await?.next_token_at;
+    let explained = match stage.store.explain(waiting[1].id).await? {
+        Explanation::RateLimit { until } => Some(until),
+        _ => None,
+    };
+    let latest = leasehold_core::time::later(stage.now().await?, TOKEN);
+    for (what, told) in [("next_available_at", next), ("usage", usage), ("explain", explained)] {
+        let is_soon = told.is_some_and(|told| told <= latest);
+        ensure!(P14, is_soon, "{what} tells {told:?} for the next token, expected {latest} at the latest");
+    }
     Ok(())
 }

@@ -593,6 +593,10 @@ faults! {
     RateWithoutBurstCap,
     /// A new rate limit starts with the old one's empty bucket.
     ChangedRateKeepsItsBucket,
+    /// After the clock was set back, a bucket stays empty until the clock is where it was.
+    BucketGoesByAnOldClock,
+    /// After the clock was set back, the next token is told for when the clock is where it was.
+    UsageGoesByAnOldClock,
     /// A Fifo queue is served by priority.
     FifoServesByPriority,
     /// A Fifo queue grants leases beside the first.

@@ -48,6 +48,11 @@ impl Harness for Saboteur {
         Ok(())
     }
 
+    async fn set_back(&self, database: &Arc<Database>, by: Duration) -> Result<bool, BoxError> {
+        database.set_back(by);
+        Ok(true)
+    }
+
     async fn begin(&self, database: &Arc<Database>) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let mut conn = NaiveConnection::new(database);
         conn.begin();

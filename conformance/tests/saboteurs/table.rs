@@ -326,6 +326,8 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::RateRefillsTooFast, contract::P3, "rate::the_burst_is_granted_at_once_and_then_the_rate"),
     (Fault::RateWithoutBurstCap, contract::P3, "rate::the_burst_is_granted_at_once_and_then_the_rate"),
     (Fault::ChangedRateKeepsItsBucket, contract::P3, "rate::a_changed_rate_starts_full"),
+    (Fault::BucketGoesByAnOldClock, contract::P14, "rate::a_clock_that_was_set_back_delays_no_token"),
+    (Fault::UsageGoesByAnOldClock, contract::P14, "rate::a_clock_that_was_set_back_delays_no_look"),
     (
         Fault::FifoServesByPriority,
         contract::P4,

@@ -140,6 +140,7 @@ impl Limited {
     }
 
     /// Counts leases in: the rows of queues with limits are written, and a token is taken for each lease in a queue with a rate limit (P3).
+    /// Corrects the buckets of others, if the clock was set back (P14).
     pub(crate) async fn count_in(
         &self,
         session: &mut Session<'_>,
@@ -151,12 +152,18 @@ impl Limited {
         for some in limited.chunks(BRANCHES) {
             raise(session, some).await?;
         }
-        for (queue, count) in leases {
+        for (queue, bucket) in &self.buckets {
             let Some(rate) = rules.of(queue).rate else {
                 continue;
             };
-            let bucket = self.buckets.get(queue).copied().flatten();
-            let full_at = rate.take(bucket.and_then(|bucket| bucket.full_at(rate)), now, *count);
+            let full_at = bucket.and_then(|bucket| bucket.full_at(rate));
+            let full_at = match leases.get(queue) {
+                Some(count) => Some(rate.take(full_at, now, *count)),
+                None => rate.corrected(full_at, now),
+            };
+            let Some(full_at) = full_at else {
+                continue;
+            };
             let params =
                 vec![full_at.into(), Some(rate.per_sec()).into(), rate.burst().into(), queue.as_str().into()];
             let sql = session.sql;

@@ -67,7 +67,7 @@ WITH RECURSIVE later AS MATERIALIZED (
     SELECT name FROM waiting WHERE step > 0 AND $1::text[] IS NULL
 ), open AS MATERIALIZED (
     SELECT o.*, row_number() OVER () AS turn FROM (
-        SELECT a.name, p.limited, p.fifo, p.max_lease_us, p.rate_per_sec, p.rate_burst, l.version, l.full_at,
+        SELECT a.name, p.limited, p.fifo, p.max_lease_us, p.rate_per_sec, p.rate_burst, l.version, l.full_at, l.is_wrong,
                least($5::integer, places.free, tokens.free) AS quota
         FROM asked a
         LEFT JOIN LATERAL (
@@ -79,11 +79,13 @@ WITH RECURSIVE later AS MATERIALIZED (
         LEFT JOIN {schema}.job_queue_limit k ON k.queue_name = a.name AND p.limited
         CROSS JOIN LATERAL (
             -- A changed rate starts with a full bucket.
-            SELECT k.version, CASE WHEN k.rate_per_sec = p.rate_per_sec AND k.rate_burst = p.rate_burst
-                                        -- So far ahead only if the clock was set back, and then nothing is known.
-                                        AND k.full_at <= statement_timestamp() + interval '10 seconds'
-                                            + p.rate_burst / p.rate_per_sec * interval '1 second'
-                                   THEN k.full_at END AS full_at
+            SELECT k.version, CASE WHEN f.is_kept THEN least(k.full_at, f.full_after_empty) END AS full_at,
+                   -- So far ahead only if the clock was set back. A second is left to claims that did not come in the order of their times.
+                   coalesce(f.is_kept AND k.full_at > f.full_after_empty + interval '1 second', false) AS is_wrong
+            FROM (
+                SELECT k.rate_per_sec = p.rate_per_sec AND k.rate_burst = p.rate_burst AS is_kept,
+                       statement_timestamp() + least(p.rate_burst / p.rate_per_sec, 1e11) * interval '1 second' AS full_after_empty
+            ) f
         ) l
         CROSS JOIN LATERAL (
             SELECT CASE WHEN p.fifo OR p.concurrency_limit IS NOT NULL THEN
@@ -102,7 +104,7 @@ WITH RECURSIVE later AS MATERIALIZED (
             END::integer AS free
         ) tokens
         WHERE NOT coalesce(p.paused, false) -- P1
-          AND least($5::integer, places.free, tokens.free) > 0
+          AND (l.is_wrong OR least($5::integer, places.free, tokens.free) > 0
           AND CASE WHEN p.fifo THEN (
                   SELECT j.available_at <= statement_timestamp() AND j.attempts < j.max_attempts
                   FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id + 0 LIMIT 1) -- P5
@@ -122,7 +124,7 @@ WITH RECURSIVE later AS MATERIALIZED (
                         AND j.lease_until IS NULL AND j.attempts < j.max_attempts
                         AND j.available_at <= statement_timestamp()
                       ORDER BY j.available_at LIMIT 1) x
-              ) END
+              ) END)
         LIMIT CASE WHEN $1::text[] IS NULL THEN $5::integer + $8::integer END
     ) o
 ), held AS MATERIALIZED (
@@ -139,6 +141,7 @@ WITH RECURSIVE later AS MATERIALIZED (
     ) m
     WHERE (NOT coalesce(o.limited, false) OR (o.name, o.version) IN (SELECT h.queue_name, h.version FROM held h))
       AND NOT EXISTS (SELECT FROM open WHERE limited AND version IS NULL)
+      AND NOT o.is_wrong
 ), candidate AS MATERIALIZED (
     SELECT c.*, s.name, s.max_lease_us, s.limited, s.full_at, s.rate_per_sec, s.rate_burst, s.turn, s.most, s.cut_short,
            row_number() OVER (PARTITION BY s.name ORDER BY c.priority DESC, c.available_at, c.id) AS round
@@ -219,6 +222,12 @@ WITH RECURSIVE later AS MATERIALIZED (
         rate_per_sec = s.rate_per_sec, rate_burst = s.rate_burst
     FROM (SELECT l.name, l.full_at, l.rate_per_sec, l.rate_burst, count(*) FROM locked l WHERE l.limited GROUP BY 1, 2, 3, 4) s
     WHERE k.queue_name = s.name
+), corrected AS (
+    UPDATE {schema}.job_queue_limit k SET
+        version = k.version + 1,
+        full_at = statement_timestamp() + least(k.rate_burst / k.rate_per_sec, 1e11) * interval '1 second' -- P14
+    WHERE k.queue_name = ANY (ARRAY(SELECT o.name FROM open o WHERE o.is_wrong))
+      AND (k.queue_name, k.version) IN (SELECT h.queue_name, h.version FROM held h)
 )
 SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS place,
        0::bigint AS id, o.name AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,

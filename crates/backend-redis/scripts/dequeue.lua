@@ -28,6 +28,12 @@ local function quota(q)
         local bucket = redis.call('HMGET', q.base .. ':bucket', 'rate', 'full_at')
         -- Another rate starts with a full bucket.
         q.full_at = bucket[1] == q.rate and bucket[2] or now
+        -- P14: further ahead than an empty bucket needs, by more than a second: the clock was set back since.
+        local empty = later(now, math.floor(q.burst / q.per_sec * 1000000 + 0.5))
+        if q.full_at > later(empty, 1000000) then
+            q.full_at = empty
+            redis.call('HSET', q.base .. ':bucket', 'full_at', empty)
+        end
         local missing = between(now, q.full_at) / 1000000 * q.per_sec
         local tokens = math.floor(math.max(0, q.burst - missing + q.per_sec * 0.000002))
         most = math.min(most, tokens, q.burst)

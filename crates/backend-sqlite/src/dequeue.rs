@@ -156,6 +156,9 @@ fn open(
     if let Some(rate) = policy.rate {
         let full_at = full_at(session, queue, rate)?;
         quota = quota.min(rate.tokens(full_at, session.now) as usize); // P3
+        if let Some(full_at) = rate.corrected(full_at, session.now) {
+            set_bucket(session, queue, rate, full_at)?; // P14
+        }
     }
     if fifo {
         quota = quota.min(1); // P4
@@ -216,12 +219,21 @@ fn take_tokens(session: &mut Session<'_>, rules: &mut Rules, picks: &[Pick]) -> 
             continue;
         };
         let full_at = rate.take(full_at(session, queue, rate)?, session.now, count);
-        let params: Vec<Param<'_>> =
-            vec![queue.as_str().into(), full_at.into(), Some(rate.per_sec()).into(), rate.burst().into()];
-        let sql = session.sql;
-        session.count(&sql.set_bucket, params)?;
+        set_bucket(session, queue, rate, full_at)?;
     }
     Ok(())
+}
+
+fn set_bucket(
+    session: &mut Session<'_>,
+    queue: &QueueName,
+    rate: RateLimit,
+    full_at: DateTime<Utc>,
+) -> Result<(), Failure> {
+    let params: Vec<Param<'_>> =
+        vec![queue.as_str().into(), full_at.into(), Some(rate.per_sec()).into(), rate.burst().into()];
+    let sql = session.sql;
+    session.count(&sql.set_bucket, params).map(drop)
 }
 
 /// Leases what was picked. Queues with a shorter `max_lease` get a statement of their own.

@@ -159,6 +159,7 @@ clauses! {
     P11: "A policy that the backend cannot keep is refused as Unsupported, and changes nothing."
     P12: "With on_expiry backoff, a reclaimed job waits as the queue's backoff says instead of being Ready at once."
     P13: "Limits of one queue hold back no other queue."
+    P14: "After the store's clock was set back, the bucket of a rate limit is full no later than the burst takes at its rate, counted from the next claim."
 
     I1: "Input beyond a limit is refused as Invalid with its field and limit, and changes nothing."
     I2: "An empty batch is answered with an empty answer."

@@ -107,10 +107,14 @@ impl From<ConcurrencyLimit> for u32 {
     }
 }
 
+/// By so much a bucket may lie further ahead than it can need, before its time is taken to be from another clock.
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
 /// A token bucket: `burst` tokens when full, `per_sec` new ones each second; a lease takes one.
 ///
 /// The whole state of a bucket is one time, `full_at`: when it will be full again if nothing is taken. A time in the
-/// past, or none, is a full bucket. That makes it one column, or one key, for any backend.
+/// past, or none, is a full bucket. That makes it one column, or one key, for any backend. A time that lies further ahead than
+/// an empty bucket needs comes from before the clock was set back: see [`corrected`](Self::corrected).
 ///
 /// ```
 /// use leasehold_core::RateLimit;
@@ -153,6 +157,7 @@ impl RateLimit {
 
     /// How many leases may be granted now.
     pub fn tokens(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> u32 {
+        let full_at = self.clamped(full_at, now);
         let missing = full_at.map_or(0.0, |full_at| time::between(now, full_at).as_secs_f64() * self.per_sec);
         // `full_at` is rounded to a microsecond: forgive what two of them would bring.
         let tokens = f64::from(self.burst) - missing + self.per_sec * 2e-6;
@@ -161,18 +166,38 @@ impl RateLimit {
 
     /// The bucket's `full_at` after `taken` leases were granted now.
     pub fn take(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>, taken: u32) -> DateTime<Utc> {
-        let start = full_at.map_or(now, |full_at| full_at.max(now));
+        let start = self.clamped(full_at, now).map_or(now, |full_at| full_at.max(now));
         time::later(start, self.time_for(f64::from(taken)))
     }
 
     /// When the next lease may be granted; `now` if one may be granted now.
     pub fn next_token_at(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> DateTime<Utc> {
-        match full_at {
+        match self.clamped(full_at, now) {
             Some(full_at) if self.tokens(Some(full_at), now) == 0 => {
                 time::earlier(full_at, self.time_for(f64::from(self.burst - 1))).max(now)
             }
             _ => now,
         }
+    }
+
+    /// What to store in place of a `full_at` that lies further ahead than an empty bucket needs, by more than a second: the
+    /// store's clock was set back since (**[P14](crate::contract::P14)**). `None` if `full_at` is right.
+    ///
+    /// A claim that finds such a time must store this, also if it leases nothing. Otherwise the bucket would look empty at
+    /// every claim until the clock is where it was. Less than a second is left alone: claims at the same moment may have
+    /// read the clock in another order than they reached the bucket.
+    pub fn corrected(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let empty = self.full_after_empty(now);
+        full_at.filter(|full_at| *full_at > time::later(empty, CLOCK_SLACK)).map(|_| empty)
+    }
+
+    /// `full_at`, but no later than of a bucket that is empty now.
+    fn clamped(&self, full_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        full_at.map(|full_at| full_at.min(self.full_after_empty(now)))
+    }
+
+    fn full_after_empty(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+        time::later(now, self.time_for(f64::from(self.burst)))
     }
 
     fn time_for(&self, tokens: f64) -> Duration {

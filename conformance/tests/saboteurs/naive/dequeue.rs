@@ -228,7 +228,21 @@ impl State {
         if self.has(Fault::RateRefillsTooFast) { policy.rate.and_then(faster) } else { policy.rate }
     }
 
+    /// Buckets that lie too far ahead are from before the clock was set back.
+    fn correct_buckets(&mut self, now: DateTime<Utc>) {
+        if self.has(Fault::BucketGoesByAnOldClock) {
+            return;
+        }
+        let corrected = self.buckets.iter().filter_map(|(queue, full_at)| {
+            let rate = self.rate(&self.effective(queue))?;
+            Some((queue.clone(), rate.corrected(Some(*full_at), now)?))
+        });
+        let corrected: Vec<_> = corrected.collect();
+        self.buckets.extend(corrected);
+    }
+
     fn take_tokens(&mut self, leased: &[Job], own: &mut Own, now: DateTime<Utc>) {
+        self.correct_buckets(now);
         for job in leased {
             let Some(rate) = self.rate(&self.effective(&job.queue)) else { continue };
             for buckets in [&mut self.buckets, &mut own.buckets] {

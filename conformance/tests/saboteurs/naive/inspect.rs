@@ -1,5 +1,7 @@
 //! Looking at jobs.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     BatchSize, Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, QueueUsage,
@@ -74,6 +76,13 @@ impl State {
         let full_at = self.buckets.get(queue).copied();
         let rate = self.rate(&self.effective(queue)).filter(|_| !self.has(Fault::UsageForgetsTokens));
         let next = rate.map(|rate| rate.next_token_at(full_at, now)).filter(|next| *next > now);
+        let next = match (self.fault, rate, full_at) {
+            (Some(Fault::UsageGoesByAnOldClock), Some(rate), Some(full_at)) if next.is_some() => {
+                let others = f64::from(rate.burst() - 1) / rate.per_sec();
+                Some(time::earlier(full_at, Duration::from_secs_f64(others)))
+            }
+            _ => next,
+        };
         QueueUsage { leased: leased as u64, next_token_at: next }
     }
 }

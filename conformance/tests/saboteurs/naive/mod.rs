@@ -83,6 +83,10 @@ impl Database {
         lock(&self.state).age(by);
     }
 
+    pub(crate) fn set_back(&self, by: Duration) {
+        lock(&self.state).set_back(by);
+    }
+
     pub(crate) fn ledger(&self) -> Vec<String> {
         lock(&self.state).ledger.clone()
     }

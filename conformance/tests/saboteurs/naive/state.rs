@@ -79,6 +79,10 @@ impl State {
         self.clock = time::later(self.clock, by);
     }
 
+    pub(super) fn set_back(&mut self, by: Duration) {
+        self.clock = time::earlier(self.clock, by);
+    }
+
     /// What a caller who asks for the time is told.
     pub(super) fn told(&self, now: DateTime<Utc>) -> DateTime<Utc> {
         match self.fault {

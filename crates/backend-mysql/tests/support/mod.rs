@@ -163,21 +163,12 @@ impl Harness for Server {
     }
 
     async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
-        let by = format!("INTERVAL {} MICROSECOND", by.as_micros());
-        let mut conn = plain(&database.fresh.url).await;
-        conn.batch_execute("START TRANSACTION").await?;
-        for text in [
-            "UPDATE job_queue SET available_at = available_at - {by}, lease_until = lease_until - {by},
-                 first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by}",
-            "UPDATE job_history SET created_at = created_at - {by}, started_at = started_at - {by},
-                 finished_at = finished_at - {by}",
-            "UPDATE job_queue_limit SET full_at = full_at - {by}",
-            "UPDATE job_idempotency SET created_at = created_at - {by}, kept_until = kept_until - {by}",
-            "COMMIT",
-        ] {
-            conn.batch_execute(&text.replace("{by}", &by)).await?;
-        }
-        Ok(())
+        shift(database, &format!("- INTERVAL {} MICROSECOND", by.as_micros())).await
+    }
+
+    async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
+        shift(database, &format!("+ INTERVAL {} MICROSECOND", by.as_micros())).await?;
+        Ok(true)
     }
 
     async fn begin(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
@@ -220,6 +211,24 @@ impl Harness for Server {
         let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(&mut conn).await?;
         Ok(entries.into_iter().map(|entry| entry.entry).collect())
     }
+}
+
+/// Moves every stored time.
+async fn shift(database: &Database, by: &str) -> Result<(), BoxError> {
+    let mut conn = plain(&database.fresh.url).await;
+    conn.batch_execute("START TRANSACTION").await?;
+    for text in [
+        "UPDATE job_queue SET available_at = available_at {by}, lease_until = lease_until {by},
+             first_leased_at = first_leased_at {by}, created_at = created_at {by}, updated_at = updated_at {by}",
+        "UPDATE job_history SET created_at = created_at {by}, started_at = started_at {by},
+             finished_at = finished_at {by}",
+        "UPDATE job_queue_limit SET full_at = full_at {by}",
+        "UPDATE job_idempotency SET created_at = created_at {by}, kept_until = kept_until {by}",
+        "COMMIT",
+    ] {
+        conn.batch_execute(&text.replace("{by}", by)).await?;
+    }
+    Ok(())
 }
 
 /// A transaction of diesel-async's. Dropped before its end, its connection is given up, so that the server rolls back.

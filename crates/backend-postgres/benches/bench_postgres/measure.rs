@@ -4,7 +4,10 @@ use std::str::FromStr;
 
 use leasehold_bench::{Measured, Rates, named};
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, many_policies, prefix_later, redrive, snapshot, tx_settle};
+use crate::{
+    Bench, Failure, Result, backlog, drain, enqueue, many_policies, prefix_later, redrive, snapshot,
+    tx_settle,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {

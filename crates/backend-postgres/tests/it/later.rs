@@ -9,8 +9,7 @@ use leasehold_postgres::{PgStore, Schema};
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn store() -> (PgStore, Schema) {
-    let (schema, url) =
-        (crate::support::fresh_schema(), crate::support::url("LEASEHOLD_TEST_POSTGRES_URL"));
+    let (schema, url) = (crate::support::fresh_schema(), crate::support::url("LEASEHOLD_TEST_POSTGRES_URL"));
     let store = PgStore::builder().schema(schema.clone()).connect(&url).await.unwrap();
     store.migrate().await.unwrap();
     (store, schema)

@@ -155,19 +155,12 @@ impl Harness for Server {
     }
 
     async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
-        let (schema, by) = (&database.schema, format!("interval '{} microseconds'", by.as_micros()));
-        let mut conn = database.home.pool().get().await?;
-        conn.batch_execute(&format!(
-            "UPDATE {schema}.job_queue SET available_at = available_at - {by}, lease_until = lease_until - {by},
-                 first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by};
-             UPDATE {schema}.job_history SET created_at = created_at - {by}, started_at = started_at - {by},
-                 finished_at = finished_at - {by};
-             UPDATE {schema}.job_queue_limit SET full_at = full_at - {by};
-             UPDATE {schema}.job_idempotency SET created_at = created_at - {by}, kept_until = kept_until - {by};
-             SELECT {schema}.count_again()"
-        ))
-        .await?;
-        Ok(())
+        shift(database, &format!("- interval '{} microseconds'", by.as_micros())).await
+    }
+
+    async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
+        shift(database, &format!("+ interval '{} microseconds'", by.as_micros())).await?;
+        Ok(true)
     }
 
     async fn begin(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
@@ -203,6 +196,23 @@ impl Harness for Server {
         let entries: Vec<Entry> = query.load(&mut conn).await?;
         Ok(entries.into_iter().map(|entry| entry.entry).collect())
     }
+}
+
+/// Moves every stored time.
+async fn shift(database: &Database, by: &str) -> Result<(), BoxError> {
+    let schema = &database.schema;
+    let mut conn = database.home.pool().get().await?;
+    conn.batch_execute(&format!(
+        "UPDATE {schema}.job_queue SET available_at = available_at {by}, lease_until = lease_until {by},
+             first_leased_at = first_leased_at {by}, created_at = created_at {by}, updated_at = updated_at {by};
+         UPDATE {schema}.job_history SET created_at = created_at {by}, started_at = started_at {by},
+             finished_at = finished_at {by};
+         UPDATE {schema}.job_queue_limit SET full_at = full_at {by};
+         UPDATE {schema}.job_idempotency SET created_at = created_at {by}, kept_until = kept_until {by};
+         SELECT {schema}.count_again()"
+    ))
+    .await?;
+    Ok(())
 }
 
 /// Sets the level of the transaction that was just begun.

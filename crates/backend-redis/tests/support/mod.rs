@@ -56,4 +56,9 @@ impl Harness for Server {
         database.ahead.fetch_add(u64::try_from(by.as_micros())?, Ordering::Relaxed);
         Ok(())
     }
+
+    async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
+        database.ahead.fetch_sub(u64::try_from(by.as_micros())?, Ordering::Relaxed);
+        Ok(true)
+    }
 }

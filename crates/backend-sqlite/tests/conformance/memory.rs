@@ -44,4 +44,10 @@ impl Harness for Memory {
         *now = time::later(*now, by);
         Ok(())
     }
+
+    async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
+        let mut now = database.clock.lock().unwrap();
+        *now = time::earlier(*now, by);
+        Ok(true)
+    }
 }

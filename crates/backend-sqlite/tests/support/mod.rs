@@ -81,18 +81,12 @@ impl Harness for File {
     }
 
     async fn age(&self, database: &Database, by: Duration) -> Result<(), BoxError> {
-        let by = by.as_micros();
-        database.home.connection().await?.batch_execute(&format!(
-            "BEGIN IMMEDIATE;
-             UPDATE job_queue SET available_at = available_at - {by}, lease_until = lease_until - {by},
-                 first_leased_at = first_leased_at - {by}, created_at = created_at - {by}, updated_at = updated_at - {by};
-             UPDATE job_history SET created_at = created_at - {by}, started_at = started_at - {by},
-                 finished_at = finished_at - {by};
-             UPDATE job_queue_limit SET full_at = full_at - {by};
-             UPDATE job_idempotency SET created_at = created_at - {by}, kept_until = kept_until - {by};
-             COMMIT"
-        ))?;
-        Ok(())
+        shift(database, -i64::try_from(by.as_micros())?).await
+    }
+
+    async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
+        shift(database, i64::try_from(by.as_micros())?).await?;
+        Ok(true)
     }
 
     async fn begin(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
@@ -119,6 +113,21 @@ impl Harness for File {
         let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(&mut conn)?;
         Ok(entries.into_iter().map(|entry| entry.entry).collect())
     }
+}
+
+/// Moves every stored time by so many microseconds.
+async fn shift(database: &Database, by: i64) -> Result<(), BoxError> {
+    database.home.connection().await?.batch_execute(&format!(
+        "BEGIN IMMEDIATE;
+         UPDATE job_queue SET available_at = available_at + {by}, lease_until = lease_until + {by},
+             first_leased_at = first_leased_at + {by}, created_at = created_at + {by}, updated_at = updated_at + {by};
+         UPDATE job_history SET created_at = created_at + {by}, started_at = started_at + {by},
+             finished_at = finished_at + {by};
+         UPDATE job_queue_limit SET full_at = full_at + {by};
+         UPDATE job_idempotency SET created_at = created_at + {by}, kept_until = kept_until + {by};
+         COMMIT"
+    ))?;
+    Ok(())
 }
 
 /// A transaction of diesel's. Dropped before its end, its connection is closed, so that it is rolled back.

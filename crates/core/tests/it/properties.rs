@@ -88,6 +88,27 @@ proptest! {
         }
     }
 
+    /// The clock was set back, so that the bucket's time lies anywhere in the future: it is full after the time of a burst at the latest.
+    #[test]
+    fn a_bucket_fills_in_the_time_of_a_burst(rate in 0.001..10_000.0_f64, burst in 1_u32..1000, ahead in 0_u64..1 << 50, taken in 0_u32..3) {
+        let limit = RateLimit::new(rate, burst).unwrap();
+        let now = DateTime::from_timestamp(1_000_000_000, 0).unwrap();
+        let found = Some(time::later(now, Duration::from_micros(ahead)));
+        let corrected = limit.corrected(found, now);
+        let full_at = corrected.or(found);
+        prop_assert_eq!(limit.corrected(full_at, now), None, "corrected twice");
+        prop_assert_eq!(limit.tokens(found, now), limit.tokens(full_at, now));
+        let slack = Duration::from_millis(1001);
+        let fills_in = Duration::from_secs_f64(f64::from(burst) / rate) + slack;
+        let token_in = Duration::from_secs_f64(1.0 / rate) + slack;
+        prop_assert!(limit.next_token_at(found, now) <= time::later(now, token_in), "the next token is told too late");
+        prop_assert!(limit.tokens(full_at, time::later(now, token_in)) >= 1, "the next token comes too late");
+        prop_assert_eq!(limit.tokens(full_at, time::later(now, fills_in)), burst, "it fills too late");
+        // What is taken goes on from what is in the bucket.
+        let taken = taken.min(limit.tokens(full_at, now));
+        prop_assert!(limit.take(full_at, now, taken) <= time::later(now, fills_in), "{taken} were taken");
+    }
+
     /// Text that is refused or kept: what is kept comes back as the same value.
     #[test]
     fn documents_come_back_equal(text in ".{0,40}", number in any::<f64>(), integer in any::<i64>()) {
