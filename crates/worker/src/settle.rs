@@ -102,8 +102,12 @@ impl Settler {
         match answer {
             Ok(outcomes) => self.learn(batch, items, outcomes, round).await,
             Err(error) if error.is_unknown() => {
+                let is_alone = items.len() == 1;
                 items.iter_mut().for_each(Item::in_doubt);
-                let held = self.ask(batch, items, round).await;
+                let mut held = self.ask(batch, items, round).await;
+                if is_alone {
+                    held = held.into_iter().map(Item::not_applied).collect();
+                }
                 self.failed(batch.with(held), error, round);
             }
             Err(error) => {

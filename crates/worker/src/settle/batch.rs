@@ -11,6 +11,9 @@ use crate::router::Ending;
 
 /// How often a batch is sent as it is while the store fails for a reason that does not pass by itself, or is unavailable.
 const TRIES: u32 = 5;
+/// From so many bytes on, the size of a document is likely the reason if its verdict alone never gets through: a proxy or the server
+/// closes the connection. A smaller one is never replaced for that.
+const LARGE: usize = 16 << 10;
 /// Into how many parts a batch is split. One bad job of 200 is alone after two splits.
 const PARTS: usize = 16;
 
@@ -41,6 +44,8 @@ pub(super) struct Item {
     pub(super) doubtful: bool,
     /// How often the store refused the verdict for what it says.
     refusals: u32,
+    /// How often the answer to the verdict, sent alone, was lost, and nothing was applied.
+    lost: u32,
 }
 
 /// What is to be done with an item next.
@@ -202,7 +207,7 @@ impl Item {
             Ending::Verdict(verdict) => (document::fit(verdict.clone(), payload_limit), Next::Send),
             Ending::Settled(_) => (Verdict::done(), Next::AskForProof),
         };
-        Self { finished, verdict, next, doubtful: false, refusals: 0 }
+        Self { finished, verdict, next, doubtful: false, refusals: 0, lost: 0 }
     }
 
     pub(super) fn receipt(&self) -> Receipt {
@@ -213,11 +218,25 @@ impl Item {
         Unsettled { receipt: self.receipt(), source: self.finished.source }
     }
 
+    /// The verdict was sent alone, the answer was lost, and nothing was applied. If that happens again and again, a large document is
+    /// replaced: its size is likely the reason, and it would be so for ever.
+    pub(super) fn not_applied(mut self) -> Self {
+        self.lost = self.lost.saturating_add(1);
+        let bytes = document::bytes(&self.verdict);
+        if self.lost >= TRIES && bytes >= LARGE {
+            let why = format!("it is {bytes} bytes long, and the answer to it was lost {} times", self.lost);
+            let receipt = self.receipt();
+            log!(warn, %receipt, bytes, "a verdict never gets through; it is sent with a smaller document");
+            self.verdict = document::replace(self.verdict, &why);
+        }
+        self
+    }
+
     /// The same sort of verdict with a smaller document.
     fn saying_less(mut self, invalid: &leasehold_core::Invalid) -> Self {
         self.refusals += 1;
         self.verdict = match self.refusals {
-            1 => document::replace(self.verdict, invalid),
+            1 => document::replace(self.verdict, &invalid.to_string()),
             _ => document::empty(self.verdict),
         };
         self

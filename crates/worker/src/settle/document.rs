@@ -1,6 +1,6 @@
 //! Documents of verdicts that the store does not take: cut or replaced, and the verdict stays what it was.
 
-use leasehold_core::{Invalid, Json, Verdict};
+use leasehold_core::{Json, Verdict};
 
 /// Room for what is said beside a text that is cut.
 const ROOM: usize = 100;
@@ -18,17 +18,28 @@ pub(super) fn fit(verdict: Verdict, limit: usize) -> Verdict {
     }
 }
 
-/// The same verdict with a document that says what the store did not take.
-pub(super) fn replace(verdict: Verdict, invalid: &Invalid) -> Verdict {
+/// The same verdict with a document that says why the store did not take it.
+pub(super) fn replace(verdict: Verdict, why: &str) -> Verdict {
     let said = |document: &Json| {
-        Json::error(format_args!("{}; the store refused the rest: {invalid}", cut(&text(document), ROOM)))
+        Json::error(format_args!("{}; the store refused the rest: {why}", cut(&text(document), ROOM)))
     };
     match verdict {
-        Verdict::Done(_) => Verdict::Done(refused(&invalid.to_string())),
+        Verdict::Done(_) => Verdict::Done(refused(why)),
         Verdict::Retry { error, after } => Verdict::Retry { error: said(&error), after },
         Verdict::Dead { error } => Verdict::Dead { error: said(&error) },
-        Verdict::Discard { .. } => Verdict::Discard { reason: refused(&invalid.to_string()) },
+        Verdict::Discard { .. } => Verdict::Discard { reason: refused(why) },
         verdict @ Verdict::Snooze { .. } => verdict,
+    }
+}
+
+/// How long the document of a verdict is.
+pub(super) fn bytes(verdict: &Verdict) -> usize {
+    match verdict {
+        Verdict::Done(document)
+        | Verdict::Retry { error: document, .. }
+        | Verdict::Dead { error: document }
+        | Verdict::Discard { reason: document } => document.as_str().len(),
+        Verdict::Snooze { .. } => 0,
     }
 }
 
@@ -140,10 +151,7 @@ mod tests {
     #[test]
     fn a_verdict_that_is_too_long_stays_what_it_was() {
         for said in all(&"x".repeat(5000)) {
-            let (fits, replaced) = (
-                fit(said.clone(), 1000),
-                replace(said.clone(), &"".parse::<leasehold_core::QueueName>().unwrap_err()),
-            );
+            let (fits, replaced) = (fit(said.clone(), 1000), replace(said.clone(), "it is too long"));
             for verdict in [&fits, &replaced, &empty(said.clone())] {
                 assert_eq!(std::mem::discriminant(verdict), std::mem::discriminant(&said));
                 assert!(document(verdict).as_str().len() <= 1000, "{verdict:?}");
