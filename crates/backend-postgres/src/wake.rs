@@ -19,7 +19,7 @@ use leasehold_core::{Events, NewJob, Queues, Result, StoreError, Wakeups};
 use leasehold_sql::Subscribers;
 use tokio::sync::{Notify, watch};
 
-use crate::error::{Effect, Failure};
+use crate::error::{self, Effect, Failure};
 use crate::events::{Bulletin, News};
 use crate::lent::{Connections, give_up_after};
 use crate::schema::Schema;
@@ -255,9 +255,10 @@ impl Hub {
         if self.has_bulletin() {
             listen = format!("{listen}; LISTEN {}", self.events_channel());
         }
-        let listening = conn.batch_execute(&listen).await.map_err(Failure::from);
-        listening.map_err(|failure| failure.told("wakeups", Effect::Read))?;
-        Ok(conn)
+        match conn.batch_execute(&listen).await {
+            Ok(()) => Ok(conn),
+            Err(error) => Err(error::of_statement(&mut conn, error).await.told("wakeups", Effect::Read)),
+        }
     }
 }
 

@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 use diesel::sql_types::BigInt;
 use diesel_async::pooled_connection::AsyncDieselConnectionManager;
 use diesel_async::pooled_connection::deadpool::Pool;
-use diesel_async::{
-    AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
-    TransactionManager,
-};
+use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_core::{NewJob, Store, StoreError};
 use leasehold_postgres::{PgStore, Schema, WakeupMode};
 use leasehold_servers::Postgres;
@@ -38,7 +35,9 @@ const PROVOKE: &str = "
     CREATE FUNCTION {schema}.provoke() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         CASE NEW.kind
         WHEN 'cancel' THEN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(30);
-        WHEN 'deadlock' THEN PERFORM pg_advisory_xact_lock({lock}, 1); PERFORM pg_advisory_xact_lock({lock}, 2);
+        WHEN 'deadlock' THEN PERFORM pg_advisory_xact_lock({lock}, 1);
+            WHILE NOT EXISTS (SELECT FROM pg_locks WHERE classid = {lock} AND NOT granted) LOOP END LOOP;
+            PERFORM pg_advisory_xact_lock({lock}, 2);
         WHEN 'end' THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(30);
         WHEN 'late' THEN PERFORM {schema}.lock_late();
         WHEN 'denied' THEN PERFORM {schema}.denied();
@@ -53,7 +52,7 @@ const PROVOKE: &str = "
 
 fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
-    SERVER.get_or_init(|| Postgres::start_german(&[]).unwrap())
+    SERVER.get_or_init(|| Postgres::start_german(&[("deadlock_timeout", "100ms")]).unwrap())
 }
 
 /// A schema on the German server, and a role of its own that is no superuser.
@@ -98,19 +97,21 @@ impl World {
         self.admin.batch_execute(&sql).await.unwrap();
     }
 
-    async fn wait_for_a_lock(&mut self) {
+    /// Returns when another session has the lock with this number, or waits for it.
+    async fn wait_for_a_lock(&mut self, number: u32, granted: bool) {
         #[derive(diesel::QueryableByName)]
         struct Waiting {
             #[diesel(sql_type = BigInt)]
             count: i64,
         }
         let asked = format!(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {} AND NOT granted",
+            "SELECT count(*) FROM pg_locks
+             WHERE locktype = 'advisory' AND classid = {} AND objid = {number} AND granted = {granted}",
             self.lock
         );
         let start = Instant::now();
         while diesel::sql_query(&asked).get_result::<Waiting>(&mut self.admin).await.unwrap().count == 0 {
-            assert!(start.elapsed() < DEADLINE, "no statement waits for the lock");
+            assert!(start.elapsed() < DEADLINE, "no statement has come to the lock");
         }
     }
 
@@ -121,12 +122,12 @@ impl World {
         let call = tokio::spawn(async move { store.enqueue(&[job]).await });
         match kind {
             "deadlock" => {
-                self.wait_for_a_lock().await;
-                // The other session looks for the deadlock first, and is the one that the server gives up on.
+                self.wait_for_a_lock(1, true).await;
+                // The statement waits when this session does. It looks for the deadlock first, and so is the one that the server gives up on.
                 self.run("SET deadlock_timeout = '30s'; SELECT pg_advisory_lock({lock}, 1)").await;
             }
             "serialize" => {
-                self.wait_for_a_lock().await;
+                self.wait_for_a_lock(2, false).await;
                 self.run("UPDATE {schema}.row SET id = id; SELECT pg_advisory_unlock({lock}, 2)").await;
             }
             _ => {}
@@ -138,9 +139,12 @@ impl World {
 
     /// What a store answers if it can tell all errors apart.
     async fn assert_told_apart(&mut self, store: &PgStore) {
-        for kind in ["cancel", "deadlock", "late"] {
+        for (kind, words) in
+            [("cancel", "user request"), ("deadlock", "deadlock detected"), ("late", "lock timeout")]
+        {
             let error = self.provoke(store, kind).await;
             assert!(matches!(error, StoreError::Unavailable { .. }), "{kind}: {error:?}");
+            assert!(causes(&error).contains(words), "{kind}: {error:?}");
         }
         self.assert_kinds(store).await;
     }
@@ -300,6 +304,7 @@ async fn tables_that_are_missing() {
 #[cfg(all(feature = "sqlx", feature = "tokio-postgres"))]
 #[tokio::test]
 async fn a_users_transaction() {
+    use diesel_async::{AnsiTransactionManager, TransactionManager};
     use leasehold_core::TxStore;
     use sqlx::Connection;
 

@@ -36,9 +36,16 @@ async fn a_dropped_batch_leaves_no_transaction() {
     let users =
         crate::PgStore::builder().schema(world.schema.clone()).chunks(super::Chunks::of(super::SMALL));
     let stores = [world.small.clone(), users.from_pool(world.whole.pool().clone())];
-    world.at_insert("job_queue", "BEFORE", "NEW.kind = 'last'", "PERFORM pg_advisory_xact_lock(77)").await;
+    world
+        .at_insert(
+            "job_queue",
+            "BEFORE",
+            "NEW.kind = 'last'",
+            "PERFORM pg_advisory_xact_lock(hashtext('{schema}'))",
+        )
+        .await;
     for store in stores {
-        world.run("SELECT pg_advisory_lock(77)").await;
+        world.run("SELECT pg_advisory_lock(hashtext('{schema}'))").await;
         let batch = tokio::spawn(async move {
             let jobs = [job("k", None), job("k", None), job("k", None), job("last", None)];
             store.enqueue(&jobs).await
@@ -46,7 +53,7 @@ async fn a_dropped_batch_leaves_no_transaction() {
         world.wait_for_a_lock().await;
         batch.abort();
         assert!(batch.await.unwrap_err().is_cancelled());
-        world.run("SELECT pg_advisory_unlock(77)").await;
+        world.run("SELECT pg_advisory_unlock(hashtext('{schema}'))").await;
         let open = "SELECT count(*) FROM pg_stat_clear_snapshot(), pg_stat_activity
                     WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND query LIKE '%{schema}%'";
         let start = Instant::now();
