@@ -238,3 +238,14 @@ fn counted<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn each_value_is_counted_by_itself() {
+        assert_eq!(counted(["a", "b", "a", "c", "b", "a"].into_iter()), [("a", 3), ("b", 2), ("c", 1)]);
+        assert_eq!(counted(std::iter::empty::<u8>()), []);
+    }
+}

@@ -335,3 +335,41 @@ fn why(error: &StoreError) -> &'static str {
 pub(crate) fn not_started(job: Arc<Job>, source: usize, verdict: Verdict) -> Finished {
     Finished { job, source, ending: Ending::Verdict(verdict), took: Duration::ZERO }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Epoch, JobId, NewJob, backend};
+
+    use super::*;
+
+    #[test]
+    fn the_reason_for_sending_again_is_told_by_the_error() {
+        let lost = || "lost".to_owned();
+        let told: Vec<_> = [
+            NewJob::builder("", "k").build().map(|_| ()).unwrap_err().into(),
+            StoreError::unavailable("settle", lost()),
+            StoreError::unknown("settle", lost()),
+            StoreError::backend("settle", lost()),
+        ]
+        .iter()
+        .map(why)
+        .collect();
+        assert_eq!(told, ["refused", "unavailable", "unknown", "failed"]);
+    }
+
+    /// A handler that settles another job in its transaction, and returns the proof of that, has not settled its own.
+    #[test]
+    fn the_proof_of_another_job_is_none() {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        let own = job.receipt();
+        let other = Receipt { job: JobId::new(2), epoch: Epoch::new(1) };
+        for (receipt, fate) in [(own, Some(Fate::Completed)), (other, None)] {
+            let ending = Ending::Settled(backend::settled(receipt, Fate::Completed));
+            let finished = Finished { job: Arc::new(job.clone()), source: 0, ending, took: Duration::ZERO };
+            let batch = Batch::new(vec![finished], 1 << 20);
+            assert_eq!(batch.items[0].next, Next::AskForProof);
+            assert_eq!(batch.items[0].own_proof(), fate, "{receipt}");
+        }
+    }
+}

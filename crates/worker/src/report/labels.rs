@@ -43,3 +43,24 @@ pub(crate) fn queue_label<'a>(queues: &Queues, queue: &'a QueueName) -> Cow<'a, 
         Queues::Matching(prefix) => Cow::Owned(format!("{prefix}*")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_no_more_than_the_builder_named() {
+        let labels = Labels {
+            worker: WorkerId::new("w").unwrap(),
+            queues: vec![Queues::named(["mail"]).unwrap(), "tenant:*".parse().unwrap()],
+            kinds: HashSet::from([Kind::new("send").unwrap()]),
+        };
+        let (mail, tenant) = (QueueName::new("mail").unwrap(), QueueName::new("tenant:7").unwrap());
+        assert_eq!(labels.queue(0, &mail), "mail");
+        assert_eq!(labels.queue(1, &tenant), "tenant:*");
+        assert_eq!(labels.queue(2, &mail), OTHER);
+        assert_eq!(labels.kind(&Kind::new("send").unwrap()), "send");
+        assert_eq!(labels.kind(&Kind::new("else").unwrap()), OTHER);
+        assert_eq!(labels.worker(), "w");
+    }
+}

@@ -129,6 +129,14 @@ mod tests {
         RetryAfter::Delay(Delay::new(std::time::Duration::from_secs(86_400)).unwrap())
     }
 
+    #[test]
+    fn a_text_is_cut_before_the_character_that_does_not_fit() {
+        assert_eq!(cut("a\u{e9}b", 2), "a");
+        assert_eq!(cut("a\u{e9}b", 3), "a\u{e9}");
+        assert_eq!(cut("\u{1f980}", 3), "");
+        assert_eq!(cut("ab", 3), "ab");
+    }
+
     fn document(verdict: &Verdict) -> &Json {
         match verdict {
             Verdict::Done(document)

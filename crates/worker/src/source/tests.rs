@@ -175,3 +175,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_source_whose_claim_fails_or_takes_long_is_suspect_until_one_is_answered_in_time() {
+    let queues = Queues::named(["q"]).unwrap();
+    let mut source = Source::new(queues, 1, None, Outages::new());
+    assert!(!source.is_suspect());
+    let firm = source.claiming(1);
+    let error = StoreError::unavailable("dequeue", "gone".to_owned());
+    source.failed(1, firm, &error, Instant::now());
+    assert!(source.is_suspect());
+}
