@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use diesel::sql_types::BigInt;
+use diesel::sql_types::{BigInt, Text};
 use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Pool;
 use leasehold_core::{Capabilities, Invalid, Problem, Result, StoreError, limits};
@@ -13,7 +13,7 @@ use leasehold_sql::{Lender, Retirement, Subscribers, TablePrefix};
 
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
-use crate::error::Failure;
+use crate::error::{Failure, STATEMENT_LOG};
 use crate::migrate;
 use crate::sql::Statements;
 use crate::statement::Statement;
@@ -100,8 +100,7 @@ impl MysqlStoreBuilder {
     }
 
     /// Works on connections of a pool that is there already, and looks at nothing before it is used: neither how large a packet
-    /// may be nor of which version the tables are. Give the pool `RecyclingMethod::Fast`, and a server that speaks English
-    /// (`lc_messages`): else deadlocks are errors and not done again. `autocommit` must be on, as diesel needs it too. Sessions may be
+    /// may be nor of which version the tables are. Give the pool `RecyclingMethod::Fast`. `autocommit` must be on, as diesel needs it too. Sessions may be
     /// at any isolation level: the store's own transactions are at READ COMMITTED, and the session is left as it was.
     pub fn from_pool(self, pool: Pool<AsyncMysqlConnection>) -> MysqlStore {
         let connections = Lender::new(pool.clone(), pool, Retirement::default());
@@ -118,6 +117,9 @@ impl MysqlStoreBuilder {
         let most = usize::try_from(packet).unwrap_or_default().saturating_sub(PACKET_REST) / 2;
         if self.payload_limit > most {
             return Err(out_of_range(self.payload_limit, most).into());
+        }
+        if logs_statements(conn).await.map_err(told)? {
+            return Err(StoreError::conflict(STATEMENT_LOG));
         }
         migrate::check_version(conn, &self.prefix).await.map_err(told)?;
         Ok(Server { has_returning: is_mariadb != 0 })
@@ -149,6 +151,7 @@ impl MysqlStoreBuilder {
             settings: self,
             connector,
             server,
+            packet: std::sync::OnceLock::new(),
         };
         MysqlStore { shared: Arc::new(shared) }
     }
@@ -174,6 +177,16 @@ impl MysqlStoreBuilder {
 pub(crate) struct Server {
     /// `INSERT … RETURNING`: MariaDB.
     pub(crate) has_returning: bool,
+}
+
+/// Whether the server writes statements into a binary log, and so refuses every write at READ COMMITTED. Another format can be set for a
+/// session, but only with rights that a worker should not have, and it is the administrator's choice.
+async fn logs_statements(conn: &mut AsyncMysqlConnection) -> Result<bool, Failure> {
+    // A variable that the server does not have is no error here.
+    let text = "SHOW SESSION VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
+    let found: Vec<(String, String)> = Statement::<(Text, Text)>::new(text, Vec::new()).rows(conn).await?;
+    let has = |name: &str, value: &str| found.iter().any(|row| row.0 == name && row.1 == value);
+    Ok(has("log_bin", "ON") && has("binlog_format", "STATEMENT"))
 }
 
 fn out_of_range(bytes: usize, most: usize) -> Invalid {

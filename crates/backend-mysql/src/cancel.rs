@@ -6,14 +6,16 @@ use diesel::connection::{Instrumentation, InstrumentationEvent, get_default_inst
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 
 use crate::connect::Connector;
+use crate::packet::Packet;
 
 /// For so long a statement may take to be ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The server's number of a connection. It is kept where diesel has room for something of ours, and what diesel tells there is
+/// The server's number of a connection, and how much it may send at once. They are kept where diesel has room for something of ours, and what diesel tells there is
 /// handed on.
 struct Numbered {
     number: u32,
+    packet: Packet,
     inner: Option<Box<dyn Instrumentation>>,
 }
 
@@ -25,14 +27,19 @@ impl Instrumentation for Numbered {
     }
 }
 
-/// Remembers the server's number of a connection.
-pub(crate) fn remember(conn: &mut AsyncMysqlConnection, number: u32) {
-    conn.set_instrumentation(Numbered { number, inner: get_default_instrumentation() });
+/// Remembers the server's number of a connection, and how much it may send at once.
+pub(crate) fn remember(conn: &mut AsyncMysqlConnection, number: u32, packet: Packet) {
+    conn.set_instrumentation(Numbered { number, packet, inner: get_default_instrumentation() });
 }
 
 /// The server's number of a connection that the store has opened.
 pub(crate) fn number(conn: &mut AsyncMysqlConnection) -> Option<u32> {
     conn.instrumentation().downcast_ref::<Numbered>().map(|numbered| numbered.number)
+}
+
+/// How much a connection that the store has opened may send at once.
+pub(crate) fn packet(conn: &mut AsyncMysqlConnection) -> Option<Packet> {
+    conn.instrumentation().downcast_ref::<Numbered>().map(|numbered| numbered.packet)
 }
 
 /// Ends the statement that is running on a connection, by another. If there is none, nothing happens, or the next one ends:

@@ -10,18 +10,23 @@ use futures_util::FutureExt;
 use leasehold_core::{Invalid, Problem, Result};
 use leasehold_sql::Retirement;
 use leasehold_sql::pool::{Checks, Size};
+use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, SslOpts};
 use percent_encoding::percent_decode_str;
 
 use crate::cancel;
+use crate::packet::Packet;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const KEEPALIVE_MS: u32 = 60_000;
+/// The protocol knows no larger packets.
+const LARGEST: usize = 1 << 30;
 /// The server answers, and has next to nothing to do.
 const CHECKS: Checks = Checks::new("DO 0");
 
 /// What is said first on every connection. READ COMMITTED: a statement locks the rows that it finds and no gaps between them, so
-/// that nobody waits to enqueue. English: what the server gives up on can only be told by its words.
+/// that nobody waits to enqueue. English: a program's log is easier to search
+/// in one language.
 const ALWAYS: [&str; 2] =
     ["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION lc_messages = 'en_US'"];
 /// What is said on those on which only the store's own statements are run. None of them waits for the lock of another session for
@@ -94,12 +99,18 @@ impl Connector {
     async fn open_unbounded(&self) -> ConnectionResult<AsyncMysqlConnection> {
         let own = self.is_own.then_some(OWN).into_iter().flatten();
         let init: Vec<&str> = ALWAYS.into_iter().chain(own).collect();
-        let opts = OptsBuilder::from_opts(self.opts.clone()).init(init);
-        let conn =
-            Conn::new(opts).await.map_err(|error| ConnectionError::BadConnection(error.to_string()))?;
+        let mut opts = OptsBuilder::from_opts(self.opts.clone()).init(init);
+        if self.is_own {
+            // A row may have three documents, and the driver would refuse to read what is larger than a packet that may be sent.
+            opts = opts.max_allowed_packet(Some(LARGEST));
+        }
+        let bad = |error: mysql_async::Error| ConnectionError::BadConnection(error.to_string());
+        let mut conn = Conn::new(opts).await.map_err(bad)?;
         let number = conn.id();
+        let packet: Option<u64> = conn.query_first("SELECT @@max_allowed_packet").await.map_err(bad)?;
+        let packet = Packet::new(usize::try_from(packet.unwrap_or_default()).unwrap_or(LARGEST));
         let mut conn = AsyncMysqlConnection::try_from(conn).await?;
-        cancel::remember(&mut conn, number);
+        cancel::remember(&mut conn, number, packet);
         Ok(conn)
     }
 

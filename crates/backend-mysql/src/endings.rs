@@ -13,7 +13,7 @@ use crate::statement::Param;
 
 /// So many ways to end are each a statement; more become one with an array.
 const GROUPS: usize = 4;
-/// A statement is sent in one packet. A document that is larger than this goes by itself.
+/// An array has at most so many bytes, if a packet has room for them. A document of half of them or more goes by itself.
 const BYTES: usize = 1 << 20;
 
 /// How a job ends.
@@ -102,7 +102,7 @@ impl<'a> Endings<'a> {
         now: DateTime<Utc>,
     ) -> Result<(), Failure> {
         let (large, small): (Vec<_>, Vec<_>) =
-            self.kept.into_iter().partition(|((end, _), _)| end.bytes() > BYTES);
+            self.kept.into_iter().partition(|((end, _), _)| 2 * end.bytes() > array_bytes(session));
         if small.len() > GROUPS {
             finish_each(session, &small, now).await?;
         } else {
@@ -133,8 +133,10 @@ async fn finish_same(
             now.into(),
         ];
         let after = vec![(*epoch).into(), i64::from(*is_leased).into()];
-        let written = session.count_listed(&sql.finish_same, before, ids, after).await?;
-        as_locked(written, ids.len())?;
+        for some in ids.chunks(session.packet.ids_beside(end.bytes()).max(1)) {
+            let statement = session.count_listed(&sql.finish_same, before.clone(), some, after.clone());
+            as_locked(statement.await?, some.len())?;
+        }
     }
     Ok(())
 }
@@ -149,9 +151,9 @@ async fn finish_each(
     let items = items.map(|(id, (end, (epoch, is_leased)))| {
         let raise = i64::from(end.raise && *is_leased); // A4, R8
         let leased = i64::from(*is_leased);
-        (json!([id, epoch, leased, raise, end.status.as_str(), end.result, end.error]), end.bytes())
+        json!([id, epoch, leased, raise, end.status.as_str(), end.result, end.error])
     });
-    for (array, count) in arrays(items) {
+    for (array, count) in arrays(items, array_bytes(session)) {
         as_locked(session.count(&sql.finish_each, vec![now.into(), array.into()]).await?, count)?;
     }
     Ok(())
@@ -159,8 +161,8 @@ async fn finish_each(
 
 async fn remove(session: &mut Session<'_>, jobs: &[Locked]) -> Result<(), Failure> {
     let sql = session.sql;
-    let items = jobs.iter().map(|job| (json!([job.id, job.epoch, i64::from(job.is_leased)]), 0));
-    for (array, count) in arrays(items) {
+    let items = jobs.iter().map(|job| json!([job.id, job.epoch, i64::from(job.is_leased)]));
+    for (array, count) in arrays(items, array_bytes(session)) {
         as_locked(session.count(&sql.remove, vec![array.into()]).await?, count)?;
     }
     Ok(())
@@ -174,10 +176,9 @@ async fn requeue(
     let sql = session.sql;
     let items = jobs.iter().map(|(job, back)| {
         let at = back.available_at.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
-        let item = json!([job.id, job.epoch, back.attempts, back.error, at, i64::from(back.raise)]);
-        (item, back.error.map_or(0, str::len))
+        json!([job.id, job.epoch, back.attempts, back.error, at, i64::from(back.raise)])
     });
-    for (array, count) in arrays(items) {
+    for (array, count) in arrays(items, array_bytes(session)) {
         as_locked(session.count(&sql.requeue, vec![array.into(), now.into()]).await?, count)?;
     }
     Ok(())
@@ -192,20 +193,27 @@ pub(crate) fn as_locked(written: u64, locked: usize) -> Result<(), Failure> {
     Err(Failure::Again(format!("{locked} rows were locked and {written} of them found unchanged").into()))
 }
 
-/// Items as JSON arrays, none much larger than a packet may be, and how many are in each.
-fn arrays(items: impl Iterator<Item = (Value, usize)>) -> Vec<(String, usize)> {
-    let mut arrays: Vec<(Vec<Value>, usize)> = Vec::new();
-    for (item, bytes) in items {
-        match arrays.last_mut().filter(|(_, sum)| *sum + bytes <= BYTES) {
-            Some((array, sum)) => {
-                array.push(item);
-                *sum += bytes;
+/// At most so many bytes are in an array.
+fn array_bytes(session: &Session<'_>) -> usize {
+    BYTES.min(session.packet.room())
+}
+
+/// Items as JSON arrays of at most so many bytes, and how many are in each. An item that is larger is alone.
+fn arrays(items: impl Iterator<Item = Value>, most: usize) -> Vec<(String, usize)> {
+    let mut arrays: Vec<(String, usize)> = Vec::new();
+    for item in items {
+        let item = item.to_string();
+        match arrays.last_mut().filter(|(array, _)| array.len() + item.len() + 2 <= most) {
+            Some((array, count)) => {
+                array.push(',');
+                array.push_str(&item);
+                *count += 1;
             }
-            None => arrays.push((vec![item], bytes)),
+            None => arrays.push((format!("[{item}"), 1)),
         }
     }
-    let text = |(array, _): (Vec<Value>, usize)| (Value::Array(array.clone()).to_string(), array.len());
-    arrays.into_iter().map(text).collect()
+    arrays.iter_mut().for_each(|(array, _)| array.push(']'));
+    arrays
 }
 
 /// In a queue with limits the end of a lease lets the next job be leased.
@@ -219,7 +227,24 @@ pub(crate) fn lease_ended(session: &mut Session<'_>, rules: &mut Rules, queue: &
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may")]
 mod tests {
-    use super::as_locked;
+    use serde_json::json;
+
+    use super::{arrays, as_locked};
+
+    #[test]
+    fn arrays_are_no_larger_than_they_may_be() {
+        let items = || (0..100).map(|n| json!([n, "\"".repeat(n % 7)]));
+        for most in [10, 64, 100, 10_000] {
+            let arrays = arrays(items(), most);
+            assert!(arrays.iter().all(|(array, count)| array.len() <= most || *count == 1), "{arrays:?}");
+            let parsed = arrays.iter().map(|(array, count)| {
+                let array: Vec<serde_json::Value> = serde_json::from_str(array).unwrap();
+                assert_eq!(array.len(), *count);
+                array
+            });
+            assert_eq!(parsed.flatten().collect::<Vec<_>>(), items().collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn a_row_that_was_changed_in_spite_of_its_lock_is_looked_at_again() {

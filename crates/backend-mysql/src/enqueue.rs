@@ -8,6 +8,7 @@ use leasehold_core::{Enqueued, JobId, MaxAttempts, NewJob, Schedule};
 use leasehold_sql::{Rules, headers_json, micros};
 
 use crate::error::Failure;
+use crate::packet::job_bytes;
 use crate::policy::rules;
 use crate::session::Session;
 use crate::sql::Rows;
@@ -15,7 +16,7 @@ use crate::statement::Param;
 
 /// How often a statement that lost a race for a unique key is tried again.
 const RACES: u32 = 100;
-/// A statement is sent in one packet, of which servers take 16 MiB at least, unless they were told otherwise.
+/// So many bytes of jobs are sent in one statement, if a packet has room for them.
 const BYTES: usize = 4 << 20;
 /// So many names are there to be locked for unique keys.
 const NAMES: u64 = 16;
@@ -24,6 +25,7 @@ const KEYS: usize = 64;
 
 /// Accepts jobs, as a whole (E1).
 pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
+    session.packet.check_jobs(jobs)?;
     session.take_names(&names(jobs)).await?;
     if let [job] = jobs
         && (job.unique_key().is_none() || !session.is_users())
@@ -91,7 +93,7 @@ async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqu
 async fn enqueue_all(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
     let (now, mut rules) = rules(session).await?;
     let mut batch = Batch { jobs, answers: vec![None; jobs.len()], now };
-    let chunks = chunks(jobs);
+    let chunks = chunks(jobs, BYTES.min(session.packet.room()));
     if chunks.len() > 1 || jobs.iter().any(|job| job.unique_key().is_some()) {
         session.begin().await?;
     }
@@ -104,14 +106,14 @@ async fn enqueue_all(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<E
 }
 
 /// The jobs in pieces, each of them a statement.
-fn chunks(jobs: &[NewJob]) -> Vec<std::ops::Range<usize>> {
+fn chunks(jobs: &[NewJob], most: usize) -> Vec<std::ops::Range<usize>> {
     let mut chunks = Vec::new();
     let mut start = 0;
     while start < jobs.len() {
         let mut bytes = 0;
         let fits = |job: &&NewJob| {
-            bytes += job.payload().as_str().len() + 1024;
-            bytes <= BYTES
+            bytes += job_bytes(job);
+            bytes <= most
         };
         let length = Rows::round_down(jobs[start..].iter().take_while(fits).count().max(1));
         chunks.push(start..start + length);

@@ -1,15 +1,25 @@
 //! What the database's errors mean to the caller.
 
+use std::error::Error;
+use std::fmt;
+
+use diesel::QueryResult;
 use diesel::result::{DatabaseErrorKind, Error as DieselError};
+use diesel::sql_types::{BigInt, Text};
+use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_core::{BoxError, StoreError};
+
+use crate::statement::Statement;
 
 /// Why an operation failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The connection is gone, and with it the answer.
     Lost(BoxError),
-    /// The server has given up on the transaction, or on a statement of it: a deadlock, or it takes no writes at the moment.
+    /// The server, or a cluster, has given up on the transaction.
     Again(BoxError),
+    /// The same, to break a deadlock: 1213. On a cluster also because another member was first.
+    Deadlock(BoxError),
     /// The same, because a row was changed after the transaction took its snapshot: MariaDB above READ COMMITTED, with
     /// `innodb_snapshot_isolation`.
     OldSnapshot(BoxError),
@@ -29,9 +39,11 @@ impl Failure {
     /// What the caller is told of it, if nothing can have been done.
     pub(crate) fn told(self, operation: &'static str) -> StoreError {
         match self {
-            Self::Lost(source) | Self::Again(source) | Self::Late(source) | Self::ReadOnly(source) => {
-                StoreError::unavailable(operation, source)
-            }
+            Self::Lost(source)
+            | Self::Again(source)
+            | Self::Deadlock(source)
+            | Self::Late(source)
+            | Self::ReadOnly(source) => StoreError::unavailable(operation, source),
             // Only a transaction of the caller's has a snapshot that it can do something about.
             Self::OldSnapshot(source) if operation.ends_with("_in") => {
                 StoreError::old_snapshot(operation, source)
@@ -54,13 +66,18 @@ impl Failure {
         matches!(self, Self::Lost(_))
     }
 
+    /// Whether the server has broken a deadlock.
+    pub(crate) fn is_deadlock(&self) -> bool {
+        matches!(self, Self::Deadlock(_))
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::ReadOnly(_))
     }
 
     /// Whether the same may succeed if it is done again from the start, at once.
     pub(crate) fn is_again(&self) -> bool {
-        matches!(self, Self::Again(_) | Self::OldSnapshot(_))
+        matches!(self, Self::Again(_) | Self::Deadlock(_) | Self::OldSnapshot(_))
     }
 
     /// Whether the transaction cannot be committed any more: its connection is gone, its server takes no writes, or the server has given up
@@ -68,7 +85,12 @@ impl Failure {
     pub(crate) fn breaks_transaction(&self) -> bool {
         matches!(
             self,
-            Self::Lost(_) | Self::Again(_) | Self::OldSnapshot(_) | Self::Late(_) | Self::ReadOnly(_)
+            Self::Lost(_)
+                | Self::Again(_)
+                | Self::Deadlock(_)
+                | Self::OldSnapshot(_)
+                | Self::Late(_)
+                | Self::ReadOnly(_)
         )
     }
 }
@@ -79,93 +101,131 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<DieselError> for Failure {
-    fn from(error: DieselError) -> Self {
-        match &error {
-            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => Self::Taken(error.into()),
-            DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
-                Self::ReadOnly(error.into()) // 1792
+impl Failure {
+    /// What an error of a statement means. diesel-async hands on the numbers of few errors, so the server is asked for it: its words
+    /// are in the language of the session.
+    pub(crate) async fn of(conn: &mut AsyncMysqlConnection, error: DieselError) -> Self {
+        let message = match &error {
+            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => {
+                return Self::Taken(error.into());
             }
-            // diesel-async keeps no code of these: only the words are left. The store asks for English ones.
-            DieselError::DatabaseError(_, information) => match information.message() {
-                message if is_end_of_session(message) => Self::Lost(error.into()),
-                message if is_late(message) => Self::Late(error.into()),
-                message if message.starts_with("Record has changed since last read") => {
-                    Self::OldSnapshot(error.into()) // 1020
-                }
-                message if is_given_up(message) => Self::Again(error.into()),
-                message if is_read_only(message) => Self::ReadOnly(error.into()),
-                message if is_missing(message) => {
-                    let message = format!("{message}: was MysqlStore::migrate run?");
-                    Self::Other(message.into())
-                }
-                _ => Self::Other(error.into()),
+            DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
+                return Self::ReadOnly(error.into()); // 1792
+            }
+            DieselError::DatabaseError(_, information) => information.message().to_owned(),
+            DieselError::BrokenTransactionManager => return Self::Lost(error.into()),
+            _ => return Self::Other(error.into()),
+        };
+        if is_of_the_driver(&message) {
+            return Self::Lost(error.into());
+        }
+        match number(conn, &message).await {
+            Ok(number) => Self::numbered(number, &message, error),
+            // A session that was ended, or is refused everything, cannot be asked.
+            Err(_) if is_outside_of_cluster(&message) => Self::ReadOnly(error.into()),
+            Err(_) => Self::Lost(error.into()),
+        }
+    }
+
+    /// What an error with this number means.
+    fn numbered(number: i64, message: &str, error: DieselError) -> Self {
+        match number {
+            1053 | 1927 | 4031 => Self::Lost(error.into()), // The session is ended.
+            1205 | 1317 | 1969 | 3024 => Self::Late(error.into()),
+            1020 => Self::OldSnapshot(error.into()),
+            1213 => Self::Deadlock(error.into()),
+            1180 | 3101 => Self::Again(error.into()), // The storage engine, or a cluster, has refused the commit.
+            1047 | 1836 | 3032 | 3100 => Self::ReadOnly(error.into()),
+            1290 if is_read_only(message) => Self::ReadOnly(error.into()),
+            _ if is_outside_of_cluster(message) => Self::ReadOnly(error.into()),
+            _ => match advice(number) {
+                Some(advice) => Self::Other(Box::new(Advised { advice, source: error.into() })),
+                None => Self::Other(error.into()),
             },
-            DieselError::BrokenTransactionManager => Self::Lost(error.into()),
-            _ => Self::Other(error.into()),
         }
     }
 }
 
-/// Errors of the driver, which leave the connection in nobody knows what state, and those by which the server, or somebody on it,
-/// ends a session: 1053, 1927, 4031.
-fn is_end_of_session(message: &str) -> bool {
-    [
-        "Input/output error",
-        "Driver error",
-        "Other error",
-        "Server shutdown in progress",
-        "Connection was killed",
-        "The client was disconnected by the server",
-    ]
-    .iter()
-    .any(|words| message.starts_with(words))
+/// What can be done about an error that does not go away by itself.
+fn advice(number: i64) -> Option<&'static str> {
+    Some(match number {
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 => {
+            "the user of this connection lacks a right: grant what docs/mysql.md lists under Rights"
+        }
+        1054 | 1146 | 1176 => "the tables are missing or of an older version: run MysqlStore::migrate",
+        1264 | 1406 => {
+            "a column has no room for the value: give the tables the columns that MysqlStore::migrate makes"
+        }
+        1461 => {
+            "the server keeps no more prepared statements: raise max_prepared_stmt_count, or open fewer connections"
+        }
+        1665 => STATEMENT_LOG,
+        _ => return None,
+    })
 }
 
-/// 1205, 1317, 3024 and MariaDB's 1969: a lock did not come in time, or the statement was ended.
-fn is_late(message: &str) -> bool {
-    ["Lock wait timeout exceeded", "Query execution was interrupted"]
-        .iter()
-        .any(|words| message.starts_with(words))
+/// What to do about a binary log that takes no writes at READ COMMITTED.
+pub(crate) const STATEMENT_LOG: &str = "the server logs statements (binlog_format = STATEMENT) and so refuses every write at READ \
+    COMMITTED (error 1665): set binlog_format to ROW or MIXED on the server, then connect anew";
+
+/// Keeps the first and the last condition of the last statement: warnings may come before its error, or after it. Any other statement
+/// would clear them.
+const CONDITIONS: [&str; 3] = [
+    "GET DIAGNOSTICS @leasehold_count = NUMBER",
+    "GET DIAGNOSTICS CONDITION 1 @leasehold_first = MYSQL_ERRNO",
+    "GET DIAGNOSTICS CONDITION @leasehold_count @leasehold_last = MYSQL_ERRNO, @leasehold_words = MESSAGE_TEXT",
+];
+const NUMBERS: &str =
+    "SELECT CAST(@leasehold_first AS SIGNED), CAST(@leasehold_last AS SIGNED), @leasehold_words";
+
+/// The server's number of the error that was its last answer. MySQL does not prepare `SHOW ERRORS`, and diesel-async reads only the rows of
+/// prepared statements.
+async fn number(conn: &mut AsyncMysqlConnection, message: &str) -> QueryResult<i64> {
+    for text in CONDITIONS {
+        conn.batch_execute(text).await?;
+    }
+    let numbers = Statement::<(BigInt, BigInt, Text)>::new(NUMBERS, Vec::new());
+    let found: Vec<(i64, i64, String)> = RunQueryDsl::load(numbers, conn).await?;
+    let (first, last, words) = found.into_iter().next().ok_or(DieselError::NotFound)?;
+    // The words of a condition may be cut.
+    Ok(if message.starts_with(&words) { last } else { first })
 }
 
-/// 1213: the server has given up on this statement or transaction alone. 3101 and 1180: the other members of a cluster have
-/// refused the transaction when it was to be committed, or the storage engine has.
-fn is_given_up(message: &str) -> bool {
-    let is_refused_commit = message.starts_with("Got error") && message.ends_with("during COMMIT");
-    is_refused_commit
-        || ["Deadlock found", "Plugin instructed the server to rollback the current transaction"]
-            .iter()
-            .any(|words| message.starts_with(words))
+/// An error, and what to do about it.
+#[derive(Debug)]
+struct Advised {
+    advice: &'static str,
+    source: BoxError,
 }
 
-/// 1290, 1836 and 3032: the server is read-only or offline. 1047 and 3100: it has lost its cluster, or is not yet a part of it. Galera says so of
-/// some statements under other codes, always with the same words.
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.advice)
+    }
+}
+
+impl Error for Advised {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// Errors of the driver, in its own words, leave the connection in an unknown state.
+fn is_of_the_driver(message: &str) -> bool {
+    ["Input/output error", "Driver error", "Other error"].iter().any(|words| message.starts_with(words))
+}
+
+/// 1290 names the option of the server that forbids the statement, in every language.
 fn is_read_only(message: &str) -> bool {
-    let is_running_so = message.contains("server is running with the --")
-        && ["read-only option", "read_only option"].iter().any(|words| message.contains(words));
-    is_running_so
-        || message.to_ascii_lowercase().contains("not connected to primary component")
-        || [
-            "Running in read-only mode",
-            "The server is currently in offline mode",
-            "WSREP has not yet prepared node for application use",
-            "Error on observer while running replication hook",
-        ]
+    ["--read-only", "--read_only", "--super-read-only", "--super_read_only"]
         .iter()
-        .any(|words| message.starts_with(words))
+        .any(|option| message.contains(option))
 }
 
-/// 1146 and 1054: the tables, or a column or an index of them (1176), are not there.
-fn is_missing(message: &str) -> bool {
-    message.starts_with("Table '") && message.ends_with("doesn't exist")
-        || message.starts_with("Unknown column '")
-        || message.starts_with("Key '") && message.contains("' doesn't exist in table '")
-}
-
-/// Whether the server has broken a deadlock: 1213.
-pub(crate) fn is_deadlock(failure: &Failure) -> bool {
-    matches!(failure, Failure::Again(source) if source.to_string().contains("Deadlock found"))
+/// Galera says under several numbers that it has lost its cluster, or is not yet a part of it, and never translates it.
+fn is_outside_of_cluster(message: &str) -> bool {
+    message.to_ascii_lowercase().contains("not connected to primary component")
+        || message.starts_with("WSREP has not yet prepared node for application use")
 }
 
 #[cfg(test)]
@@ -174,52 +234,81 @@ mod tests {
 
     use super::Failure;
 
-    fn of(message: &str) -> Failure {
-        Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(message.to_owned())).into()
+    fn of(number: i64, message: &str) -> Failure {
+        let error = Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(message.to_owned()));
+        Failure::numbered(number, message, error)
     }
 
     #[test]
     fn a_server_that_takes_no_writes_is_unavailable() {
-        for message in [
-            "The MySQL server is running with the --read-only option so it cannot execute this statement",
-            "The MySQL server is running with the --super-read-only option so it cannot execute this statement",
-            "The MariaDB server is running with the --read-only option so it cannot execute this statement",
-            "The MySQL server is running with the --read_only option so it cannot execute this statement",
-            "Running in read-only mode",
-            "The server is currently in offline mode",
-            "WSREP has not yet prepared node for application use",
-            "Error while appending streaming replication fragment(provider status: Not connected to Primary Component)",
-            "Error on observer while running replication hook 'before_commit'.",
+        for (number, message) in [
+            (
+                1290,
+                "The MySQL server is running with the --read-only option so it cannot execute this statement",
+            ),
+            (1290, "The MySQL server is running with the --super-read-only option so it cannot execute this"),
+            (
+                1290,
+                "Der MariaDB-Server läuft mit der Option --read-only und kann diese Anweisung nicht ausführen",
+            ),
+            (
+                1290,
+                "The MySQL server is running with the --read_only option so it cannot execute this statement",
+            ),
+            (1836, "Running in read-only mode"),
+            (3032, "The server is currently in offline mode"),
+            (1047, "WSREP has not yet prepared node for application use"),
+            (
+                1105,
+                "Error while appending streaming replication fragment(provider status: Not connected to Primary Component)",
+            ),
+            (3100, "Error on observer while running replication hook 'before_commit'."),
         ] {
-            assert!(matches!(of(message), Failure::ReadOnly(_)), "{message}");
-            let told = of(message).told_in_doubt("enqueue");
+            assert!(matches!(of(number, message), Failure::ReadOnly(_)), "{message}");
+            let told = of(number, message).told_in_doubt("enqueue");
             assert!(told.is_retryable() && !told.is_unknown(), "{message}: {told:?}");
         }
-        let kind = DatabaseErrorKind::ReadOnlyTransaction;
-        let message = "Cannot execute statement in a READ ONLY transaction".to_owned();
-        assert!(matches!(Error::DatabaseError(kind, Box::new(message)).into(), Failure::ReadOnly(_)));
     }
 
     #[test]
     fn a_transaction_that_a_cluster_has_refused_is_done_again() {
-        for message in [
-            "Deadlock found when trying to get lock; try restarting transaction",
-            "Plugin instructed the server to rollback the current transaction.",
-            "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT",
-        ] {
-            assert!(matches!(of(message), Failure::Again(_)), "{message}");
+        for number in [1213, 3101, 1180] {
+            assert!(of(number, "in any words").is_again(), "{number}");
         }
+        assert!(matches!(of(1213, "in any words"), Failure::Deadlock(_)));
     }
 
     #[test]
     fn what_only_looks_alike_is_an_error_to_the_caller() {
-        for message in [
-            "The MySQL server is running with the --secure-file-priv option so it cannot execute this statement",
-            "The MySQL server is running with the --skip-grant-tables option so it cannot execute this statement",
-            "Got error 28 from storage engine",
-            "Unknown command",
+        for (number, message) in [
+            (
+                1290,
+                "The MySQL server is running with the --secure-file-priv option so it cannot execute this",
+            ),
+            (
+                1290,
+                "The MySQL server is running with the --skip-grant-tables option so it cannot execute this",
+            ),
+            (1030, "Got error 28 from storage engine"),
+            (1644, "Deadlock found when trying to get lock; try restarting transaction"),
         ] {
-            assert!(matches!(of(message), Failure::Other(_)), "{message}");
+            assert!(matches!(of(number, message), Failure::Other(_)), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_away_by_itself_says_what_to_do() {
+        for (number, advice) in [
+            (1142, "grant"),
+            (1146, "run MysqlStore::migrate"),
+            (1054, "run MysqlStore::migrate"),
+            (1406, "MysqlStore::migrate"),
+            (1461, "max_prepared_stmt_count"),
+            (1665, "binlog_format to ROW"),
+        ] {
+            let told = of(number, "in any words").told("settle");
+            let source = std::error::Error::source(&told).map(ToString::to_string).unwrap_or_default();
+            assert!(source.contains(advice), "{number}: {source}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Text};
-use leasehold_core::{Intervention, JobId, Json, StoreError};
+use leasehold_core::{Intervention, JobId, Json, StoreError, Verdict};
 use leasehold_sql::{Rules, Stored};
 
 use crate::endings::{End, Endings, Locked, lease_ended};
@@ -19,6 +19,9 @@ pub(crate) async fn intervene(
     id: JobId,
     intervention: &Intervention,
 ) -> Result<(), Failure> {
+    if let Intervention::Discard { reason } = intervention {
+        session.packet.check_verdict(&Verdict::Discard { reason: reason.clone() })?;
+    }
     session.begin().await?;
     let (job, queue) = lock(session, id).await?;
     let (now, mut rules) = rules(session).await?;

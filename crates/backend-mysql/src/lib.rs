@@ -53,6 +53,7 @@ mod inspect;
 mod intervene;
 mod limits;
 mod migrate;
+mod packet;
 mod policy;
 mod reclaim;
 mod row;
@@ -67,7 +68,7 @@ mod wake;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -88,6 +89,7 @@ pub use crate::builder::MysqlStoreBuilder;
 use crate::builder::Server;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
+use crate::packet::Packet;
 use crate::sql::Statements;
 
 /// A store in a MySQL or MariaDB database. Clones are handles on the same pool of connections.
@@ -113,6 +115,8 @@ pub(crate) struct Shared {
     /// None if the pool is somebody else's.
     connector: Option<Connector>,
     server: Server,
+    /// How much a connection of a pool that is not the store's may send at once.
+    packet: OnceLock<Packet>,
 }
 
 impl MysqlStore {
@@ -121,7 +125,8 @@ impl MysqlStore {
     /// # Errors
     /// * [`Invalid`](leasehold_core::StoreError::Invalid) with the field `url`;
     /// * [`Unavailable`](leasehold_core::StoreError::Unavailable) if the server cannot be reached;
-    /// * [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables.
+    /// * [`Conflict`](leasehold_core::StoreError::Conflict) if a newer version of this crate has made the tables, or if the server has a
+    ///   binary log with `binlog_format = STATEMENT`, which takes no writes at READ COMMITTED.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
     }

@@ -4,14 +4,14 @@
 //! the ledger remembers each. One that was broken off is taken up where it was left.
 
 use diesel::sql_types::{BigInt, Integer};
-use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
+use diesel_async::AsyncMysqlConnection;
 use leasehold_core::StoreError;
 use leasehold_sql::TablePrefix;
 
 use crate::connect::PATIENT;
 use crate::error::Failure;
 use crate::sql::put_in;
-use crate::statement::Statement;
+use crate::statement::{Statement, say};
 
 /// A change of the tables. One that was released is never changed.
 struct Migration {
@@ -70,11 +70,11 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
     if is_done(&before) {
         return Ok(()); // Who may not make tables can still say that they are there.
     }
-    conn.batch_execute(PATIENT).await?;
+    say(conn, PATIENT).await?;
     lock(conn, prefix).await?;
-    conn.batch_execute(&put_in(prefix, LEDGER)).await?;
+    say(conn, &put_in(prefix, LEDGER)).await?;
     if columns(conn, prefix).await? == Columns::WithoutOldest {
-        conn.batch_execute(&put_in(prefix, ADD_OLDEST)).await?;
+        say(conn, &put_in(prefix, ADD_OLDEST)).await?;
     }
     let applied = applied(conn, prefix).await?;
     check(&applied)?;
@@ -84,9 +84,9 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
                 continue;
             }
             if !is_there(conn, &statement).await? {
-                conn.batch_execute(&statement).await?;
+                say(conn, &statement).await?;
             }
-            conn.batch_execute(&migration.entry(prefix, step)).await?;
+            say(conn, &migration.entry(prefix, step)).await?;
         }
         tracing::info!(%prefix, version = migration.version, name = migration.name, "migrated");
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use diesel::sql_types::BigInt;
 use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Object;
 use futures_util::future::BoxFuture;
@@ -17,8 +18,10 @@ use tokio::sync::oneshot;
 
 use crate::Shared;
 use crate::cancel;
-use crate::error::{Failure, is_deadlock};
+use crate::error::Failure;
+use crate::packet::Packet;
 use crate::session::Session;
+use crate::statement::Statement;
 
 /// How often an operation that the server has given up on is done again.
 const TRIES: u32 = 20;
@@ -32,6 +35,17 @@ pub(crate) type Work<I, T> =
     for<'s, 'c> fn(&'s mut Session<'c>, &'s Shared, &'s I) -> BoxFuture<'s, Result<T, Failure>>;
 
 impl Shared {
+    /// How much a connection may send at once. Of one that the store has not opened the server is asked, once for all of them.
+    pub(crate) async fn packet(&self, conn: &mut AsyncMysqlConnection) -> Result<Packet, Failure> {
+        if let Some(packet) = cancel::packet(conn).or_else(|| self.packet.get().copied()) {
+            return Ok(packet);
+        }
+        let text = "SELECT CAST(@@max_allowed_packet AS SIGNED)";
+        let found: Vec<i64> = Statement::<BigInt>::new(text, Vec::new()).rows(conn).await?;
+        let bytes = found.first().and_then(|bytes| usize::try_from(*bytes).ok()).unwrap_or_default();
+        Ok(*self.packet.get_or_init(|| Packet::new(bytes)))
+    }
+
     /// Runs `work`, to its end or until the caller is gone.
     pub(crate) async fn run<I, T>(
         self: &Arc<Self>,
@@ -66,7 +80,14 @@ impl Shared {
             let lent = self.connections.get().await;
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
             let number = cancel::number(&mut conn);
-            let mut session = Session::own(&mut conn, &self.sql);
+            let packet = match self.packet(&mut conn).await {
+                Ok(packet) => packet,
+                Err(failure) => {
+                    give_back(conn, false);
+                    return Err(failure.told(operation));
+                }
+            };
+            let mut session = Session::own(&mut conn, &self.sql, packet);
             session.is_lent = self.connector.is_none();
             let done = caller.unless_gone(work(&mut session, self, input), async || {
                 if let (Some(connector), Some(number)) = (&self.connector, number) {
@@ -97,7 +118,7 @@ impl Shared {
             }
             if failure.is_again() && tries < TRIES {
                 tries += 1;
-                if is_deadlock(&failure) {
+                if failure.is_deadlock() {
                     self.deadlocks.fetch_add(1, Ordering::Relaxed);
                 }
                 tracing::debug!(operation, tries, "the server has given up on it: again");

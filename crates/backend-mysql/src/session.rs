@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use diesel::sql_types::{BigInt, Text};
+use diesel_async::AsyncMysqlConnection;
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
-use diesel_async::{AsyncMysqlConnection, SimpleAsyncConnection};
 
 use crate::error::Failure;
+use crate::packet::Packet;
 use crate::sql::{Repeated, Statements};
-use crate::statement::{Param, Statement};
+use crate::statement::{Param, Statement, say};
 
 /// Where the transaction of an operation stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) struct Session<'c> {
     stage: Stage,
     /// Whether the session is of somebody else's pool, so that its settings are not ours.
     pub(crate) is_lent: bool,
+    /// How much it may send at once.
+    pub(crate) packet: Packet,
     /// Locks by name that are held; they outlive transactions.
     names: Vec<i64>,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
@@ -38,14 +41,14 @@ pub(crate) struct Session<'c> {
 
 impl<'c> Session<'c> {
     /// On a connection of the store's.
-    pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
+    pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements, packet: Packet) -> Self {
         let (stage, names) = (Stage::None, Vec::new());
-        Self { conn, sql, stage, is_lent: false, names, in_doubt: false, wake: BTreeSet::new() }
+        Self { conn, sql, stage, is_lent: false, packet, names, in_doubt: false, wake: BTreeSet::new() }
     }
 
     /// In the transaction of a user.
-    pub(crate) fn users(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements) -> Self {
-        Self { stage: Stage::Users, ..Self::own(conn, sql) }
+    pub(crate) fn users(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements, packet: Packet) -> Self {
+        Self { stage: Stage::Users, ..Self::own(conn, sql, packet) }
     }
 
     pub(crate) fn is_in_doubt(&self) -> bool {
@@ -64,9 +67,9 @@ impl<'c> Session<'c> {
         if self.stage == Stage::None {
             if self.is_lent {
                 // Of the next transaction alone.
-                self.conn.batch_execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+                say(self.conn, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
             }
-            self.conn.batch_execute("START TRANSACTION").await?;
+            say(self.conn, "START TRANSACTION").await?;
             self.stage = Stage::Open;
         }
         Ok(())
@@ -76,7 +79,7 @@ impl<'c> Session<'c> {
     pub(crate) async fn commit(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::Open {
             self.in_doubt = true;
-            self.conn.batch_execute("COMMIT").await?;
+            say(self.conn, "COMMIT").await?;
             self.stage = Stage::None;
         }
         Ok(())
@@ -85,7 +88,7 @@ impl<'c> Session<'c> {
     /// Undoes the transaction, if it is ours and open.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::Open {
-            self.conn.batch_execute("ROLLBACK").await?;
+            say(self.conn, "ROLLBACK").await?;
             self.stage = Stage::None;
         }
         Ok(())
@@ -126,6 +129,7 @@ impl<'c> Session<'c> {
     where
         Statement<'a, Row>: LoadQuery<'a, AsyncMysqlConnection, U>,
     {
+        self.packet.check(&params)?;
         Statement::<Row>::new(text, params).rows(self.conn).await
     }
 
@@ -146,6 +150,7 @@ impl<'c> Session<'c> {
     where
         Statement<'a, ()>: ExecuteDsl<AsyncMysqlConnection>,
     {
+        self.packet.check(&params)?;
         self.in_doubt |= self.stage == Stage::None;
         Statement::<()>::new(text, params).count(self.conn).await
     }
@@ -159,6 +164,7 @@ impl<'c> Session<'c> {
     ) -> Result<Vec<i64>, Failure> {
         let sql = self.sql;
         if sql.has_returning {
+            self.packet.check(&params)?;
             self.in_doubt |= self.stage == Stage::None;
             return self.rows::<BigInt, i64>(text, params).await;
         }

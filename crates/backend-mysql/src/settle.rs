@@ -17,7 +17,9 @@ pub(crate) async fn settle(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
 ) -> Result<Vec<SettleOutcome>, Failure> {
+    items.iter().try_for_each(|(_, verdict)| session.packet.check_verdict(verdict))?;
     let is_complete = match same(items) {
+        Some((_, result)) if items.len() > session.packet.ids_beside(result.len()) => false,
         Some((epoch, result)) => complete(session, items, epoch, result).await?,
         None => false,
     };

@@ -9,10 +9,18 @@ use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::result::QueryResult;
 use diesel::sql_types::{BigInt, Datetime, Double, Nullable, Text as SqlText};
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
-use diesel_async::{AsyncMysqlConnection, RunQueryDsl};
-use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
+use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
+use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::error::Failure;
+
+/// Runs a statement that has no arguments and no rows.
+pub(crate) async fn say(conn: &mut AsyncMysqlConnection, text: &str) -> Result<(), Failure> {
+    match conn.batch_execute(text).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Failure::of(conn, error).await),
+    }
+}
 
 /// An argument of a statement. Long lists are JSON arrays.
 #[derive(Debug, Clone)]
@@ -21,6 +29,17 @@ pub(crate) enum Param<'a> {
     Int(Option<i64>),
     Double(Option<f64>),
     Time(Option<NaiveDateTime>),
+}
+
+impl Param<'_> {
+    /// At most so many bytes are sent of it.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.as_ref().map_or(0, |text| text.len()),
+            Self::Int(_) | Self::Double(_) => 8,
+            Self::Time(_) => 12,
+        }
+    }
 }
 
 impl<'a> From<&'a str> for Param<'a> {
@@ -136,7 +155,13 @@ impl<'a, Row: 'a> Statement<'a, Row> {
         U: Send + 'c,
         Self: LoadQuery<'a, AsyncMysqlConnection, U>,
     {
-        RunQueryDsl::load(self, conn).map_err(Failure::from).boxed()
+        async move {
+            match RunQueryDsl::load(self, &mut *conn).await {
+                Ok(rows) => Ok(rows),
+                Err(error) => Err(Failure::of(conn, error).await),
+            }
+        }
+        .boxed()
     }
 
     /// Sends it, and reads how many rows were changed.
@@ -145,7 +170,13 @@ impl<'a, Row: 'a> Statement<'a, Row> {
         'a: 'c,
         Self: ExecuteDsl<AsyncMysqlConnection>,
     {
-        RunQueryDsl::execute(self, conn).map_ok(|count| count as u64).map_err(Failure::from).boxed()
+        async move {
+            match RunQueryDsl::execute(self, &mut *conn).await {
+                Ok(count) => Ok(count as u64),
+                Err(error) => Err(Failure::of(conn, error).await),
+            }
+        }
+        .boxed()
     }
 }
 

@@ -111,7 +111,8 @@ impl Shared {
         work: for<'s, 'c> fn(&'s mut Session<'c>, &'s I) -> BoxFuture<'s, Result<T, Failure>>,
     ) -> Result<T> {
         in_transaction(conn, operation)?;
-        let mut session = Session::users(conn, &self.sql);
+        let packet = self.packet(conn).await.map_err(|failure| failure.told(operation))?;
+        let mut session = Session::users(conn, &self.sql, packet);
         let done = work(&mut session, input).await;
         if done.as_ref().is_err_and(Failure::is_read_only) {
             self.connections.retire_all();
@@ -130,6 +131,6 @@ fn in_transaction(conn: &mut AsyncMysqlConnection, operation: &'static str) -> R
     match status.transaction_depth() {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(StoreError::no_transaction(operation)),
-        Err(error) => Err(Failure::from(error).told(operation)),
+        Err(error) => Err(Failure::Lost(error.into()).told(operation)),
     }
 }

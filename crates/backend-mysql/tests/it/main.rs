@@ -1,13 +1,16 @@
 //! The tests of the MySQL and MariaDB backend on real servers. Its conformance suites are the target `conformance`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
 
+mod binary_log;
 mod chaos;
 mod corrupt;
 mod failover;
 mod from_pool;
 mod gather;
 mod isolation;
+mod languages;
 mod migrations;
+mod packets;
 mod plans;
 mod safe_updates;
 mod sessions;
