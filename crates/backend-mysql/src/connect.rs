@@ -25,8 +25,8 @@ const LARGEST: usize = 1 << 30;
 const CHECKS: Checks = Checks::new("DO 0");
 
 /// What is said first on every connection. READ COMMITTED: a statement locks the rows that it finds and no gaps between them, so
-/// that nobody waits to enqueue. English: a program's log is easier to search
-/// in one language.
+/// that nobody waits to enqueue. English: logs
+/// are easier to search in one language.
 const ALWAYS: [&str; 2] =
     ["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION lc_messages = 'en_US'"];
 /// What is said on those on which only the store's own statements are run. None of them waits for the lock of another session for
