@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::Shared;
 use crate::cancel;
+use crate::connect::Connector;
 use crate::error::Failure;
 use crate::packet::Packet;
 use crate::session::Session;
@@ -29,6 +30,9 @@ const TRIES: u32 = 20;
 const CONNECTIONS: u32 = 3;
 /// How long to wait before that: doubled up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// How long an operation whose caller is gone may go on until its statement is ended once more: doubled up to the second.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// What an operation does. A plain function, so that it can be done again.
 pub(crate) type Work<I, T> =
@@ -89,11 +93,8 @@ impl Shared {
             };
             let mut session = Session::own(&mut conn, &self.sql, packet);
             session.is_lent = self.connector.is_none();
-            let done = caller.unless_gone(work(&mut session, self, input), async || {
-                if let (Some(connector), Some(number)) = (&self.connector, number) {
-                    cancel::kill(connector, number, operation).await;
-                }
-            });
+            let killed = self.connector.as_ref().zip(number);
+            let done = caller.unless_gone(work(&mut session, self, input), operation, killed);
             let failure = match done.await {
                 Ok(answer) => {
                     self.hub.wake(session.wake.iter().map(String::as_str));
@@ -144,19 +145,28 @@ struct Caller {
 }
 
 impl Caller {
-    /// The answer of `work`. If the caller goes away meanwhile, `end` is to see that there is one soon.
+    /// The answer of `work`. If the caller goes away meanwhile, the statement that is running is ended, on the connection with this number. That
+    /// is repeated, since it may come between two statements.
     async fn unless_gone<T>(
         &mut self,
         mut work: BoxFuture<'_, Result<T, Failure>>,
-        end: impl AsyncFnOnce(),
+        operation: &'static str,
+        killed: Option<(&Connector, u32)>,
     ) -> Result<T, Failure> {
         tokio::select! {
             biased;
             answer = &mut work => return answer,
             _ = &mut self.gone => self.is_gone = true,
         }
-        end().await;
-        work.await
+        let Some((connector, number)) = killed else { return work.await };
+        let mut patience = PATIENCE.0;
+        loop {
+            cancel::kill(connector, number, operation).await;
+            if let Ok(answer) = tokio::time::timeout(patience, &mut work).await {
+                return answer;
+            }
+            patience = (2 * patience).min(PATIENCE.1);
+        }
     }
 }
 
