@@ -228,7 +228,7 @@ WITH RECURSIVE later AS MATERIALIZED (
         full_at = statement_timestamp() + least(k.rate_burst / k.rate_per_sec, 1e11) * interval '1 second' -- P14
     WHERE k.queue_name = ANY (ARRAY(SELECT o.name FROM open o WHERE o.is_wrong))
       AND (k.queue_name, k.version) IN (SELECT h.queue_name, h.version FROM held h)
-)
+) /* and for tests: */
 SELECT CASE WHEN o.limited AND o.version IS NULL THEN 0 ELSE 1 END::bigint AS place,
        0::bigint AS id, o.name AS queue_name, ''::text AS kind, 0 AS priority, NULL::text AS unique_key,
        'null'::json AS payload, 'null'::json AS headers, 0 AS attempts, 0 AS max_attempts,

@@ -272,6 +272,9 @@ async fn no_claim_misses_a_job() {
     ] {
         tasks.spawn(claim(player(store, &mut dice).await, Queues::named(queues).unwrap()));
     }
+    for prefix in ["many:*", "*"] {
+        tasks.spawn(claim(player(&shared, &mut dice).await, prefix.parse().unwrap()));
+    }
     tasks.spawn(enqueue(player(&shared, &mut dice).await));
     tasks.spawn(enqueue(player(&other, &mut dice).await));
     tasks.spawn(commit_late(player(&other, &mut dice).await));
@@ -310,5 +313,7 @@ async fn no_claim_misses_a_job() {
             of(name).is_some_and(|row| row.claims > 500 && row.with_floors > 100 && row.leased > 100);
         assert!(is_tried, "{name} was hardly tried: {rows:#?}");
     }
+    let is_tried = of("dequeue_limited_v3").is_some_and(|row| row.claims > 100 && row.leased > 100);
+    assert!(is_tried, "claims over a prefix were hardly tried: {rows:#?}");
     assert!(start.elapsed() >= duration(), "it has ended too early");
 }

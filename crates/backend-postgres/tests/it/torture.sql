@@ -15,31 +15,41 @@ DECLARE
     INSERT INTO {schema}.torture (claim, floors, leased, missed)
     SELECT '{claim}', {floors}, (SELECT count(*) FROM leased), ARRAY(
         SELECT j.id FROM {schema}.job_queue j
-        WHERE j.queue_name = ANY ({queues}) AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+        WHERE {asked} AND j.lease_until IS NULL AND j.attempts < j.max_attempts
           AND j.available_at <= statement_timestamp()
           AND NOT EXISTS (SELECT FROM leased l WHERE l.id = j.id)
           AND NOT EXISTS (SELECT FROM {schema}.effective_policy(j.queue_name) p WHERE p.paused)
           AND NOT EXISTS (
-              SELECT FROM unnest({queues}) q (name) CROSS JOIN LATERAL {schema}.effective_policy(q.name) p
+              SELECT FROM unnest({limiting}) q (name) CROSS JOIN LATERAL {schema}.effective_policy(q.name) p
               WHERE NOT coalesce(p.paused, false)
                 AND (p.concurrency_limit IS NOT NULL OR p.rate_per_sec IS NOT NULL OR p.queue_order = 'fifo'))
-          AND ({is_all} AND (SELECT count(*) FROM leased) < $2
-               OR EXISTS (SELECT FROM leased l
+          AND ({is_all} AND (SELECT count(*) FROM leased) < {wanted}
+               OR {in_order} AND EXISTS (SELECT FROM leased l
                           WHERE (-l.priority, l.available_at, l.id) > (-j.priority, j.available_at, j.id)))
           AND (j.xmax::text::bigint < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
                OR j.xmax::text = pg_current_xact_id()::text))
 )$oracle$;
 BEGIN
     FOR claim IN
-        SELECT p.oid, p.proname AS name, c.queues, c.floors, c.is_all FROM pg_proc p JOIN (VALUES
-            ('dequeue_one_v2', 'ARRAY[$1]', 'cardinality($6)', '(SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
-            ('dequeue_few_v2', 'ARRAY[$1]', '0', '(SELECT s.is_all FROM seen s) AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
-            ('dequeue_v2', '$1', 'cardinality($8)', '(SELECT count(*) FROM candidate) < $3 AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)')
-        ) c (name, queues, floors, is_all) ON c.name = p.proname
+        SELECT p.oid, p.proname AS name, c.asked, c.limiting, c.floors, c.is_all, c.wanted, c.in_order FROM pg_proc p JOIN (VALUES
+            ('dequeue_one_v2', 'j.queue_name = $1', 'ARRAY[$1]', 'cardinality($6)', '$2', 'true',
+             '(SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
+            ('dequeue_few_v2', 'j.queue_name = $1', 'ARRAY[$1]', '0', '$2', 'true',
+             '(SELECT s.is_all FROM seen s) AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
+            ('dequeue_v2', 'j.queue_name = ANY ($1)', '$1', 'cardinality($8)', '$2', 'true',
+             '(SELECT count(*) FROM candidate) < $3 AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM leased)'),
+            -- Over a prefix: in turns, so a full claim may leave any job.
+            ('dequeue_limited_v3', 'j.queue_name >= $2 AND j.queue_name < $3', 'ARRAY[j.queue_name]', '0', '$5', 'false',
+             '(SELECT count(*) FROM locked) = (SELECT count(*) FROM leased) AND (SELECT count(*) FROM open) < $5 + $8
+              AND NOT EXISTS (SELECT FROM candidate c WHERE c.cut_short AND c.round = c.most)
+              AND NOT EXISTS (SELECT FROM open o WHERE o.name <> ALL (ARRAY(SELECT s.name FROM served s)))')
+        ) c (name, asked, limiting, floors, wanted, in_order, is_all) ON c.name = p.proname
         WHERE p.pronamespace = '{schema}'::regnamespace
     LOOP
-        EXECUTE replace(pg_get_functiondef(claim.oid), '/* and for tests: */', replace(replace(replace(replace(oracle,
-            '{claim}', claim.name), '{queues}', claim.queues), '{floors}', claim.floors), '{is_all}', claim.is_all));
+        EXECUTE replace(pg_get_functiondef(claim.oid), '/* and for tests: */',
+            replace(replace(replace(replace(replace(replace(replace(oracle, '{claim}', claim.name), '{asked}', claim.asked),
+                '{limiting}', claim.limiting), '{floors}', claim.floors), '{is_all}', claim.is_all), '{wanted}', claim.wanted),
+                '{in_order}', claim.in_order));
     END LOOP;
 END
 $do$;
