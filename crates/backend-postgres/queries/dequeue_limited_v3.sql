@@ -17,7 +17,7 @@ CREATE FUNCTION {schema}.dequeue_limited_v3(
     attempts integer, max_attempts integer, available_at timestamptz, lease_until timestamptz, locked_by text,
     lease_epoch bigint, first_leased_at timestamptz, last_error json, redrives integer, created_at timestamptz,
     updated_at timestamptz
-) {planned_once} AS $$
+) {planned_once} SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

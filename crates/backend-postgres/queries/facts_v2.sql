@@ -5,7 +5,7 @@ CREATE FUNCTION {schema}.facts_v2(queues text[], queues_from text, queues_to tex
     name text, now timestamptz, leased bigint, first_lease_until timestamptz, first_leased_id bigint, exhausted boolean,
     first_id bigint, first_id_available_at timestamptz, first_id_waits boolean, first_available_at timestamptz,
     first_ready_id bigint, full_at timestamptz, rate_per_sec double precision, rate_burst integer, seen_to timestamptz
-) {planned_once} AS $$
+) {planned_once} SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
 RETURN QUERY

@@ -13,23 +13,23 @@ use leasehold_core::{Direction, Queues};
 
 use crate::schema::Schema;
 
-/// What each function is made with. Names are looked up in the server's own catalog only, whatever schemas the caller's path has. The plan must be right for every argument and for a table that was empty when it was
+/// What each function is made with. Those of version 6 on have a `search_path` besides, and that migration gives one to those before it (ADR 34). The plan must be right for every argument and for a table that was empty when it was
 /// made, so the planner is left no way but the indexes.
-const PLANNED_ONCE: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+const PLANNED_ONCE: &str = "LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off
     SET enable_mergejoin = off SET jit = off";
 
 /// The same for those that join a list with the jobs that it names. Both are as long as the batch, and to compare each with each is
 /// nothing for ten, and seconds for ten thousand.
-const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+const PLANNED_BY_HASH: &str = "LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_nestloop = off
     SET enable_mergejoin = off SET jit = off";
 
 /// The same for those that run seldom and take one of several ways through the indexes: which one depends on the arguments, so each call is
 /// planned for its own.
-const PLANNED_ANEW: &str = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+const PLANNED_ANEW: &str = "LANGUAGE plpgsql
     SET plan_cache_mode = force_custom_plan
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off";
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diesel_async::SimpleAsyncConnection;
+use diesel_async::{RunQueryDsl, SimpleAsyncConnection};
 use leasehold_core::{
     BatchSize, Dequeue, Epoch, JobId, NewJob, Prune, Receipt, Record, Redrive, SettleOutcome, Store,
     StoreError, Verdict,
@@ -26,6 +26,29 @@ async fn ten_processes_migrate_at_once() {
     while let Some(done) = tasks.join_next().await {
         assert_eq!(done.unwrap().unwrap().len(), 1);
     }
+}
+
+/// Whoever may create objects in a schema of the caller's path must not get between a function and the server's own operators.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_function_has_a_search_path_of_its_own() {
+    #[derive(diesel::QueryableByName)]
+    struct Function {
+        #[diesel(sql_type = diesel::sql_types::Text)]
+        name: String,
+    }
+    let url = crate::support::url("LEASEHOLD_TEST_POSTGRES_URL");
+    let schema = crate::support::fresh_schema();
+    let store = PgStore::builder().schema(schema.clone()).connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let text = format!(
+        "SELECT p.proname::text AS name FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+         WHERE p.pronamespace = '{schema}'::regnamespace AND l.lanname = 'plpgsql'
+           AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)"
+    );
+    let mut conn = store.pool().get().await.unwrap();
+    let without: Vec<Function> = diesel::sql_query(text).load(&mut conn).await.unwrap();
+    let without: Vec<String> = without.into_iter().map(|function| function.name).collect();
+    assert!(without.is_empty(), "{without:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
