@@ -72,25 +72,11 @@ BEGIN
 END
 $$;
 
--- As before, and the sequence is looked after.
-CREATE OR REPLACE FUNCTION {schema}.count_again() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    began timestamptz;
+-- Counting, once in an hour and after a switch-over, looks after the sequence, too.
+ALTER FUNCTION {schema}.count_again() RENAME TO count_jobs;
+CREATE FUNCTION {schema}.count_again() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    INSERT INTO {schema}.job_queue_upkeep (fold_at, count_at) VALUES (clock_timestamp(), clock_timestamp()) ON CONFLICT DO NOTHING;
-    PERFORM FROM {schema}.job_queue_upkeep FOR UPDATE;
-    began := clock_timestamp();
     PERFORM {schema}.move_ids_on();
-    WITH gone AS (DELETE FROM {schema}.job_queue_count)
-    INSERT INTO {schema}.job_queue_count (queue_name, attempts, due, jobs, is_sum)
-    SELECT j.queue_name, j.attempts, {schema}.due(j.available_at), count(*), true
-    FROM {schema}.job_queue j WHERE j.lease_until IS NULL AND j.attempts < j.max_attempts
-    GROUP BY 1, 2, 3
-    UNION ALL
-    SELECT h.queue_name, NULL, NULL, count(*), true
-    FROM {schema}.job_history h WHERE h.status_final = 'dead_letter'
-    GROUP BY 1;
-    UPDATE {schema}.job_queue_upkeep
-    SET count_at = clock_timestamp() + greatest(interval '1 hour', 1000 * (clock_timestamp() - began));
+    PERFORM {schema}.count_jobs();
 END
 $$;

@@ -64,7 +64,7 @@ SELECT q.name, statement_timestamp() AS now,
                  ORDER BY j.id LIMIT 1), false) AS exhausted,
        head.id AS first_id, head.available_at AS first_id_available_at, head.waits AS first_id_waits,
        waiting.available_at AS first_available_at,
-       ready.id AS first_ready_id,
+       waiting.ready_id AS first_ready_id,
        k.full_at, k.rate_per_sec, k.rate_burst, (SELECT s.seen_to FROM seen s)
 FROM (
     SELECT name FROM named UNION ALL SELECT name FROM live UNION ALL SELECT '' FROM seen s WHERE s.seen_to IS NOT NULL
@@ -81,7 +81,7 @@ LEFT JOIN LATERAL (
     SELECT j.id, j.available_at, j.lease_until IS NULL AND j.attempts < j.max_attempts AS waits
     FROM {schema}.job_queue j WHERE j.queue_name = q.name ORDER BY j.id + 0 LIMIT 1
 ) head ON true
-LEFT JOIN LATERAL (
+CROSS JOIN LATERAL (
     WITH RECURSIVE level (priority) AS (
         SELECT 2147483648
         UNION ALL
@@ -90,29 +90,15 @@ LEFT JOIN LATERAL (
             WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
               AND j.priority < l.priority
             ORDER BY j.priority DESC LIMIT 1) n
+    ), head AS MATERIALIZED ( -- The first job of each priority.
+        SELECT l.priority, x.id, x.available_at FROM level l CROSS JOIN LATERAL (
+            SELECT j.id, j.available_at FROM {schema}.job_queue j
+            WHERE j.queue_name = q.name AND j.priority = l.priority
+              AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+            ORDER BY j.available_at, j.id LIMIT 1) x
     )
-    SELECT min(x.available_at) AS available_at FROM level l CROSS JOIN LATERAL (
-        SELECT j.available_at FROM {schema}.job_queue j
-        WHERE j.queue_name = q.name AND j.priority = l.priority
-          AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-        ORDER BY j.available_at LIMIT 1) x
-) waiting ON true
-LEFT JOIN LATERAL (
-    WITH RECURSIVE level (priority) AS (
-        SELECT 2147483648
-        UNION ALL
-        SELECT n.priority FROM level l CROSS JOIN LATERAL (
-            SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
-            WHERE j.queue_name = q.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-              AND j.priority < l.priority
-            ORDER BY j.priority DESC LIMIT 1) n
-    )
-    SELECT x.id FROM level l CROSS JOIN LATERAL (
-        SELECT j.id FROM {schema}.job_queue j
-        WHERE j.queue_name = q.name AND j.priority = l.priority
-          AND j.lease_until IS NULL AND j.attempts < j.max_attempts AND j.available_at <= statement_timestamp()
-        ORDER BY j.available_at, j.id LIMIT 1) x
-    LIMIT 1
-) ready ON true;
+    SELECT (SELECT min(h.available_at) FROM head h) AS available_at,
+           (SELECT h.id FROM head h WHERE h.available_at <= statement_timestamp() ORDER BY h.priority DESC LIMIT 1) AS ready_id
+) waiting;
 END
 $$;

@@ -36,6 +36,6 @@ fn warn(lc_messages: &str, role: &str) {
         lc_messages,
         "the server's messages to this role are not in English: deadlocks, timeouts and cancelled statements are errors of the kind Backend, \
          which are not retried, instead of Unavailable. As a superuser, run \
-         ALTER ROLE \"{role}\" SET lc_messages = 'C'"
+         ALTER ROLE \"{role}\" SET lc_messages = 'C', or from Postgres 15 on GRANT SET ON PARAMETER lc_messages TO \"{role}\""
     );
 }
