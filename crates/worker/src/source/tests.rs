@@ -177,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn a_source_whose_claim_fails_or_takes_long_is_suspect_until_one_is_answered_in_time() {
+fn a_source_whose_claim_failed_is_suspect() {
     let queues = Queues::named(["q"]).unwrap();
     let mut source = Source::new(queues, 1, None, Outages::new());
     assert!(!source.is_suspect());
