@@ -126,12 +126,12 @@ async fn gathered_jobs_are_sent_in_chunks() {
     world
         .run(
             "CREATE TABLE {schema}.statement (jobs bigint NOT NULL);
-             CREATE FUNCTION {schema}.count_jobs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             CREATE FUNCTION {schema}.count_inserted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                  EXECUTE format('INSERT INTO %I.statement SELECT count(*) FROM inserted', TG_TABLE_SCHEMA);
                  RETURN NULL;
              END $$;
-             CREATE TRIGGER count_jobs AFTER INSERT ON {schema}.job_queue REFERENCING NEW TABLE AS inserted
-             FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_jobs()",
+             CREATE TRIGGER count_inserted AFTER INSERT ON {schema}.job_queue REFERENCING NEW TABLE AS inserted
+             FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_inserted()",
         )
         .await;
     world.run("BEGIN; LOCK TABLE {schema}.job_queue IN SHARE MODE").await;
