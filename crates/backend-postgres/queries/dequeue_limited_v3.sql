@@ -66,9 +66,11 @@ WITH RECURSIVE later AS MATERIALIZED (
     UNION ALL
     SELECT name FROM waiting WHERE step > 0 AND $1::text[] IS NULL
 ), open AS MATERIALIZED (
-    SELECT o.*, row_number() OVER () AS turn FROM (
+    SELECT * FROM (SELECT o.*, row_number() OVER (PARTITION BY o.is_wrong ORDER BY o.priority DESC, o.available_at, o.id) AS rank
+    FROM (SELECT o.*, row_number() OVER () AS turn FROM (
         SELECT a.name, p.limited, p.fifo, p.max_lease_us, p.rate_per_sec, p.rate_burst, l.version, l.full_at, l.is_wrong,
-               least($5::integer, places.free, tokens.free) AS quota
+               least($5::integer, places.free, tokens.free) AS quota,
+               head.priority, head.available_at, head.id
         FROM asked a
         LEFT JOIN LATERAL (
             SELECT e.*, coalesce(e.queue_order = 'fifo', false) AS fifo,
@@ -103,30 +105,33 @@ WITH RECURSIVE later AS MATERIALIZED (
                 ), 0), p.rate_burst)
             END::integer AS free
         ) tokens
-        WHERE NOT coalesce(p.paused, false) -- P1
-          AND (l.is_wrong OR least($5::integer, places.free, tokens.free) > 0
-          AND CASE WHEN p.fifo THEN (
-                  SELECT j.available_at <= statement_timestamp() AND j.attempts < j.max_attempts
-                  FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id + 0 LIMIT 1) -- P5
-              ELSE EXISTS (
-                  WITH RECURSIVE level (priority) AS (
-                      SELECT 2147483648
-                      UNION ALL
-                      SELECT n.priority FROM level v CROSS JOIN LATERAL (
-                          SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
-                          WHERE j.queue_name = a.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-                            AND j.priority < v.priority
-                          ORDER BY j.priority DESC LIMIT 1) n
-                  )
-                  SELECT FROM level v CROSS JOIN LATERAL (
-                      SELECT FROM {schema}.job_queue j
-                      WHERE j.queue_name = a.name AND j.priority = v.priority
-                        AND j.lease_until IS NULL AND j.attempts < j.max_attempts
-                        AND j.available_at <= statement_timestamp()
-                      ORDER BY j.available_at LIMIT 1) x
-              ) END)
+        LEFT JOIN LATERAL (SELECT * FROM (
+            (SELECT j.priority, j.available_at, j.id FROM (
+                 SELECT j.* FROM {schema}.job_queue j WHERE j.queue_name = a.name ORDER BY j.id + 0 LIMIT 1) j -- P5
+             WHERE p.fifo AND j.available_at <= statement_timestamp() AND j.attempts < j.max_attempts)
+            UNION ALL
+            (WITH RECURSIVE level (priority) AS (
+                 SELECT 2147483648 WHERE p.fifo IS NOT TRUE
+                 UNION ALL
+                 SELECT n.priority FROM level v CROSS JOIN LATERAL (
+                     SELECT j.priority::bigint AS priority FROM {schema}.job_queue j
+                     WHERE j.queue_name = a.name AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+                       AND j.priority < v.priority
+                     ORDER BY j.priority DESC LIMIT 1) n
+             )
+             SELECT x.priority, x.available_at, x.id FROM level v CROSS JOIN LATERAL (
+                 SELECT j.priority, j.available_at, j.id FROM {schema}.job_queue j
+                 WHERE j.queue_name = a.name AND j.priority = v.priority
+                   AND j.lease_until IS NULL AND j.attempts < j.max_attempts
+                   AND j.available_at <= statement_timestamp()
+                 ORDER BY j.available_at, j.id LIMIT 1) x
+             LIMIT 1)
+        ) x WHERE NOT coalesce(p.paused, false) AND least($5::integer, places.free, tokens.free) > 0) head ON true
+        WHERE NOT coalesce(p.paused, false) AND (l.is_wrong OR head.id IS NOT NULL) -- P1
         LIMIT CASE WHEN $1::text[] IS NULL THEN $5::integer + $8::integer END
-    ) o
+    ) o) o) o
+    -- So many jobs are in no more queues, and by name in those whose heads come first. No row of another is locked.
+    WHERE $1::text[] IS NULL OR o.is_wrong OR o.rank <= $5::integer + $8::integer
 ), held AS MATERIALIZED (
     SELECT k.queue_name, k.version FROM {schema}.job_queue_limit k
     WHERE k.queue_name = ANY (ARRAY(SELECT o.name FROM open o WHERE o.limited)) -- A list: there may be ten thousand others.
@@ -183,11 +188,23 @@ WITH RECURSIVE later AS MATERIALIZED (
              ORDER BY j.available_at, j.id LIMIT s.most FOR UPDATE SKIP LOCKED) x
          LIMIT s.most)
     ) c
+), edge AS MATERIALIZED (
+    -- Jobs that were not looked at come after these: after the last head, and after the last of a queue that may have more. If some
+    -- before them are locked by others, the next look goes on (D6).
+    SELECT e.priority, e.available_at, e.id FROM (
+        SELECT o.priority, o.available_at, o.id FROM open o WHERE o.rank = $5::integer + $8::integer AND NOT o.is_wrong
+        UNION ALL
+        SELECT c.priority, c.available_at, c.id FROM candidate c WHERE c.cut_short AND c.round = c.most
+    ) e
+    WHERE $1::text[] IS NOT NULL
+    ORDER BY e.priority DESC, e.available_at, e.id LIMIT 1
 ), picked AS MATERIALIZED (
     SELECT c.*, row_number() OVER (
         ORDER BY CASE WHEN $1::text[] IS NULL THEN c.round END, CASE WHEN $1::text[] IS NULL THEN c.turn END, -- D11
                  c.priority DESC, c.available_at, c.id) AS place -- D6
     FROM candidate c
+    WHERE NOT EXISTS (
+        SELECT FROM edge e WHERE (-e.priority::bigint, e.available_at, e.id) < (-c.priority::bigint, c.available_at, c.id))
 ), locked AS MATERIALIZED (
     SELECT j.id, j.row, p.name, p.max_lease_us, p.limited, p.full_at, p.rate_per_sec, p.rate_burst FROM (SELECT * FROM picked ORDER BY place) p
     CROSS JOIN LATERAL (
@@ -240,7 +257,7 @@ UNION ALL
 SELECT 2, 0, '', '', 0, NULL, 'null', 'null', 0, 0, 'epoch', NULL, NULL, 0, NULL, NULL, 0, 'epoch', 'epoch'
 WHERE (SELECT count(*) FROM leased) < $5::integer
   AND ((SELECT count(*) FROM locked) > (SELECT count(*) FROM leased) -- Changed meanwhile: seen by the next look.
-       OR $1::text[] IS NULL AND (SELECT count(*) FROM open) = $5::integer + $8::integer
+       OR (SELECT count(*) FROM open) >= $5::integer + $8::integer
        OR EXISTS (SELECT FROM candidate c WHERE c.cut_short AND c.round = c.most))
 UNION ALL
 SELECT j.place, j.id, j.queue_name, j.kind, j.priority, j.unique_key, j.payload, j.headers, j.attempts, j.max_attempts,

@@ -15,6 +15,7 @@ mod isolation;
 mod language;
 mod large;
 mod later;
+mod limited;
 mod lost;
 mod migrations;
 mod plans;

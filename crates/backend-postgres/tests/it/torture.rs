@@ -13,8 +13,8 @@ use diesel_async::{
     AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
 };
 use leasehold_core::{
-    BatchSize, Dequeue, Job, LeaseFor, NewJob, QueuePattern, QueuePolicy, Queues, Store, StoreError, TxStore,
-    Verdict,
+    BatchSize, ConcurrencyLimit, Dequeue, Job, LeaseFor, NewJob, QueueOrder, QueuePattern, QueuePolicy,
+    Queues, RateLimit, Store, StoreError, TxStore, Verdict,
 };
 use leasehold_postgres::PgStore;
 use tokio::task::JoinSet;
@@ -169,10 +169,15 @@ async fn operate(mut player: Player) -> Outcome {
             max_lease: Some(Duration::from_secs(1).try_into().unwrap()),
             ..QueuePolicy::default()
         };
-        match player.dice.u8(..8) {
+        match player.dice.u8(..10) {
             0 => retryable(player.store.set_policy(&pattern, &shorter).await)?,
-            1 => retryable(player.store.set_policy(&pattern, &QueuePolicy::default()).await)?,
-            2 | 3 => retryable(player.store.pause(&pattern).await)?,
+            1 | 2 => retryable(player.store.set_policy(&pattern, &QueuePolicy::default()).await)?,
+            3 => {
+                let many = if player.dice.bool() { pattern } else { "many:*".parse().unwrap() };
+                let limits = limits(&mut player.dice);
+                retryable(player.store.set_policy(&many, &limits).await)?
+            }
+            4 | 5 => retryable(player.store.pause(&pattern).await)?,
             _ => retryable(player.store.resume(&pattern).await)?,
         };
         player.linger().await?;
@@ -181,6 +186,20 @@ async fn operate(mut player: Player) -> Outcome {
         player.store.resume(&queue.parse().unwrap()).await.map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+fn limits(dice: &mut fastrand::Rng) -> QueuePolicy {
+    let policy = QueuePolicy::default();
+    match dice.u8(..4) {
+        0 => QueuePolicy { order: Some(QueueOrder::Fifo), ..policy },
+        1 => QueuePolicy {
+            rate: Some(RateLimit::new(f64::from(dice.u32(10..500)), dice.u32(1..20)).unwrap()),
+            ..policy
+        },
+        _ => {
+            QueuePolicy { concurrency_limit: Some(ConcurrencyLimit::new(dice.u32(1..8)).unwrap()), ..policy }
+        }
+    }
 }
 
 /// Changes rows by hand, locks some, locks the table, and sets the clock.
