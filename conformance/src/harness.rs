@@ -6,9 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{BoxError, Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, Verdict};
 
-/// An isolation level at which the transaction sees the database as it was at its first statement.
+/// An isolation level. From `REPEATABLE READ` on, the transaction sees the database as it was at its first statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
+    /// `READ UNCOMMITTED`
+    ReadUncommitted,
+    /// `READ COMMITTED`
+    ReadCommitted,
     /// `REPEATABLE READ`
     RepeatableRead,
     /// `SERIALIZABLE`
@@ -16,8 +20,41 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// Both levels.
-    pub const ALL: [Self; 2] = [Self::RepeatableRead, Self::Serializable];
+    /// Every level.
+    pub const ALL: [Self; 4] =
+        [Self::ReadUncommitted, Self::ReadCommitted, Self::RepeatableRead, Self::Serializable];
+
+    /// How SQL calls it.
+    pub fn sql(self) -> &'static str {
+        match self {
+            Self::ReadUncommitted => "READ UNCOMMITTED",
+            Self::ReadCommitted => "READ COMMITTED",
+            Self::RepeatableRead => "REPEATABLE READ",
+            Self::Serializable => "SERIALIZABLE",
+        }
+    }
+}
+
+/// How a transaction can end although nobody has called [`commit`](Transaction::commit) or [`rollback`](Transaction::rollback).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The user's own SQL says `COMMIT`.
+    Commit,
+    /// The user's own SQL says `ROLLBACK`.
+    Rollback,
+    /// A statement that commits by itself, such as `CREATE TABLE` or `TRUNCATE` on some servers.
+    Definition,
+    /// A deadlock of the user's own rows, which this transaction loses.
+    Deadlock,
+    /// A statement of the user's that fails, and with which the database undoes the whole transaction, or refuses to go on with it.
+    Failure,
+}
+
+impl Ending {
+    /// Every one of them.
+    pub const ALL: [Self; 5] =
+        [Self::Commit, Self::Rollback, Self::Definition, Self::Deadlock, Self::Failure];
 }
 
 /// How the suite gets at a backend.
@@ -178,6 +215,16 @@ pub trait Transaction: Send {
     /// Writes one row of business data that is the user's own, such as an insert into a table `ledger`. Entries are
     /// not unique: the same one written twice is two rows.
     async fn write(&mut self, entry: &str) -> Result<(), BoxError>;
+
+    /// Reads the rows of business data as this transaction sees them, in any order. Where transactions have a snapshot of the
+    /// database, they have it from here on at the latest.
+    async fn read(&mut self) -> Result<Vec<String>, BoxError>;
+
+    /// Ends the transaction in this way, without the connection's being told. It is not used any more but for operations that must be refused.
+    /// False, as by default, if that cannot happen to a transaction of this backend.
+    async fn end(&mut self, _how: Ending) -> Result<bool, BoxError> {
+        Ok(false)
+    }
 
     /// Commits.
     ///

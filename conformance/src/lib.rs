@@ -77,7 +77,7 @@ mod suites;
 
 pub use check::{Check, Need};
 pub use failure::Failure;
-pub use harness::{Harness, Isolation, Transaction};
+pub use harness::{Ending, Harness, Isolation, Transaction};
 pub use leasehold_core::BoxError;
 pub use model::{Operation, Planned, Rule, Sentence};
 pub use plain::Plain;

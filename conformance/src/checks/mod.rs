@@ -40,7 +40,9 @@ mod stale;
 mod stats;
 mod time;
 mod transaction;
+mod transaction_ended;
 mod transaction_lock;
+mod transaction_old;
 mod transaction_verdict;
 mod unique;
 mod verdict;
@@ -90,7 +92,9 @@ pub(crate) fn all() -> Vec<Check> {
         cancel::CHECKS,
         transaction::CHECKS,
         transaction_verdict::CHECKS,
+        transaction_ended::CHECKS,
         transaction_lock::CHECKS,
+        transaction_old::CHECKS,
         interleave::CHECKS,
         interleave_enqueue::CHECKS,
         left_behind::CHECKS,

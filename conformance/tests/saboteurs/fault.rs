@@ -725,6 +725,20 @@ faults! {
     ReclaimTakesLockedJobs,
     /// The heartbeat of a passed lease is answered Lost although a transaction has its job locked.
     LockedPassedLeaseIsLost,
+    /// `settle_in` asks the connection whether its transaction is open, and not the database.
+    SettleInAfterTheEnd,
+    /// `enqueue_in` does so.
+    EnqueueInAfterTheEnd,
+    /// `once_in` does so.
+    OnceInAfterTheEnd,
+    /// `lock_in` does so.
+    LockInAfterTheEnd,
+    /// `enqueue_in` looks for keys in the transaction's old view of the database.
+    OldViewHasKeys,
+    /// At READ UNCOMMITTED, `enqueue_in` answers with a job of another open transaction.
+    UncommittedJobsHaveKeys,
+    /// `settle_in` and `lock_in` look for the lease in the transaction's old view of the database.
+    OldViewLosesLeases,
     /// A retry in a transaction ignores its delay.
     SettleInIgnoresTheDelay,
     /// A snooze in a transaction spends the attempt.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 
 use crate::fault::Fault;
@@ -54,8 +54,16 @@ impl Harness for Saboteur {
     }
 
     async fn begin(&self, database: &Arc<Database>) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        self.begin_at(database, Isolation::Serializable).await
+    }
+
+    async fn begin_at(
+        &self,
+        database: &Arc<Database>,
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let mut conn = NaiveConnection::new(database);
-        conn.begin();
+        conn.begin(level);
         Ok(Some(Box::new(Open { store: database.connect(), conn })))
     }
 
@@ -104,6 +112,14 @@ impl Transaction for Open {
 
     async fn write(&mut self, entry: &str) -> Result<(), BoxError> {
         Ok(self.conn.write(entry)?)
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        Ok(self.conn.read())
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        Ok(self.conn.end(how)?)
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {

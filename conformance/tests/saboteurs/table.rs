@@ -404,6 +404,13 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::LockInWithoutTransaction, contract::T4, "transaction::lock_in_outside_a_transaction_is_refused"),
     (Fault::ReclaimTakesLockedJobs, contract::T10, "transaction::a_locked_job_is_not_reclaimed"),
     (Fault::LockedPassedLeaseIsLost, contract::T10, "transaction::a_passed_lease_that_is_locked_is_pending"),
+    (Fault::SettleInAfterTheEnd, contract::T4, "transaction::a_verdict_after_the_end_is_refused"),
+    (Fault::EnqueueInAfterTheEnd, contract::T4, "transaction::enqueuing_after_the_end_is_refused"),
+    (Fault::OnceInAfterTheEnd, contract::T4, "transaction::once_after_the_end_is_refused"),
+    (Fault::LockInAfterTheEnd, contract::T4, "transaction::a_lock_after_the_end_is_refused"),
+    (Fault::OldViewHasKeys, contract::E6, "transaction::a_key_is_free_also_for_an_old_view"),
+    (Fault::UncommittedJobsHaveKeys, contract::T1, "transaction::a_job_that_is_not_committed_takes_no_key"),
+    (Fault::OldViewLosesLeases, contract::T3, "transaction::a_lease_is_not_lost_in_an_old_view"),
     (Fault::SettleInIgnoresTheDelay, contract::T9, "transaction::every_verdict_does_what_it_does_outside"),
     (
         Fault::SettleInTakesSnoozeForRetry,

@@ -35,8 +35,9 @@ pub enum StoreError {
         receipt: Receipt,
     },
 
-    /// A transactional operation was called on a connection with no open transaction. Open one.
-    #[error("{operation} needs an open transaction")]
+    /// A transactional operation was called on a connection with no open transaction; nothing was done. Open one. If one was opened, the
+    /// database has ended it: by a `COMMIT` or `ROLLBACK`, a statement that commits by itself, or a deadlock. Then do the work again.
+    #[error("{operation} needs an open transaction: none was opened, or the database has ended it")]
     NoTransaction {
         /// What was asked.
         operation: &'static str,

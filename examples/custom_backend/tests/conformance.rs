@@ -124,6 +124,11 @@ impl Transaction for Session {
         Ok(())
     }
 
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        let table = self.tx.open_table(LEDGER)?;
+        table.iter()?.map(|row| Ok(row?.1.value().to_owned())).collect()
+    }
+
     async fn commit(self: Box<Self>) -> Result<(), BoxError> {
         Ok(self.tx.commit()?)
     }

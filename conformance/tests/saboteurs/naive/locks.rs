@@ -21,6 +21,7 @@ impl State {
     /// Ends the locks of one transaction.
     pub(super) fn unlock(&mut self, owner: u64) {
         self.rows.retain(|_, other| *other != owner);
+        self.uncommitted.retain(|(other, _)| *other != owner);
     }
 
     pub(super) fn has_locked(&self, items: &[(Receipt, Verdict)]) -> bool {

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(super) row_locks: bool,
     /// What open transactions have locked, and which of them.
     pub(super) rows: BTreeMap<JobId, u64>,
+    /// For a fault: what open transactions have enqueued, and whose it is.
+    pub(super) uncommitted: Vec<(u64, Job)>,
 }
 
 impl State {
@@ -62,6 +64,7 @@ impl State {
             dropped: BTreeSet::new(),
             row_locks: false,
             rows: BTreeMap::new(),
+            uncommitted: Vec::new(),
         }
     }
 

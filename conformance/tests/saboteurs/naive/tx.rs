@@ -3,14 +3,16 @@
 //! A transaction is a list of what is to be done. Each operation is tried on a copy of the state in which the list has
 //! been played; the commit plays it on the state itself, and if any part no longer holds, nothing counts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use leasehold_conformance::{Ending, Isolation};
 use leasehold_core::{
-    Enqueued, IdempotencyKey, Job, NewJob, Receipt, Result, SettleOutcome, Settled, Store, StoreError,
+    Enqueued, IdempotencyKey, Job, JobId, NewJob, Receipt, Result, SettleOutcome, Settled, Store, StoreError,
     TxStore, Verdict, backend, limits, time,
 };
 
@@ -25,6 +27,11 @@ pub(crate) struct NaiveConnection {
     spoilt: bool,
     /// In whose name rows are locked, in a store with row locks.
     owner: u64,
+    /// Whether the transaction was ended behind the back of whoever uses the connection.
+    is_ended: bool,
+    /// For faults: the level of the transaction, and the jobs as they were when it first looked.
+    level: Isolation,
+    seen: Option<BTreeMap<JobId, Job>>,
 }
 
 static OWNERS: AtomicU64 = AtomicU64::new(0);
@@ -39,11 +46,30 @@ enum Staged {
 impl NaiveConnection {
     pub(crate) fn new(database: &Arc<Database>) -> Self {
         let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
-        Self { database: Arc::clone(database), staged: None, spoilt: false, owner }
+        let (database, level) = (Arc::clone(database), Isolation::Serializable);
+        Self { database, staged: None, spoilt: false, owner, is_ended: false, level, seen: None }
     }
 
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self, level: Isolation) {
         self.staged = Some(Vec::new());
+        self.level = level;
+    }
+
+    /// The user's own rows.
+    pub(crate) fn read(&mut self) -> Vec<String> {
+        let state = lock(&self.database.state);
+        self.seen = Some(state.jobs.clone());
+        state.ledger.clone()
+    }
+
+    /// Ends the transaction as the database may do it by itself.
+    pub(crate) fn end(&mut self, how: Ending) -> Result<bool> {
+        self.is_ended = true;
+        match how {
+            Ending::Commit | Ending::Definition => self.commit()?,
+            _ => self.rollback(),
+        }
+        Ok(true)
     }
 
     /// A write of the user's own.
@@ -74,6 +100,9 @@ impl NaiveConnection {
     }
 
     pub(crate) fn rollback(&mut self) {
+        if self.is_ended && self.staged.is_some() {
+            drop(self.commit()); // There was nothing to be undone: what came after the end has counted at once.
+        }
         self.staged = None;
         self.unlock();
         self.database.change(|state, _| state.locked.clear());
@@ -84,6 +113,15 @@ impl NaiveConnection {
     }
 
     fn open(&mut self, operation: &'static str) -> Result<&mut Vec<Staged>> {
+        let fault = match operation {
+            "settle_in" => Fault::SettleInAfterTheEnd,
+            "enqueue_in" => Fault::EnqueueInAfterTheEnd,
+            "once_in" => Fault::OnceInAfterTheEnd,
+            _ => Fault::LockInAfterTheEnd,
+        };
+        if self.is_ended && self.staged.is_none() && lock(&self.database.state).has(fault) {
+            self.staged = Some(Vec::new());
+        }
         self.staged.as_mut().ok_or(StoreError::NoTransaction { operation })
     }
 
@@ -95,6 +133,15 @@ impl NaiveConnection {
             view.play(step)?;
         }
         Ok(view)
+    }
+
+    /// With a fault: whether the lease is not in the transaction's old view.
+    fn has_not_seen(&self, receipt: &Receipt) -> bool {
+        let is_seen = |seen: &BTreeMap<JobId, Job>| {
+            seen.get(&receipt.job).is_some_and(|job| job.epoch == receipt.epoch)
+        };
+        lock(&self.database.state).has(Fault::OldViewLosesLeases)
+            && self.seen.as_ref().is_some_and(|seen| !is_seen(seen))
     }
 
     fn spoil(&mut self, expected: bool, by: Fault) {
@@ -133,6 +180,9 @@ impl TxStore<NaiveConnection> for Naive {
             return outcome.settled().ok_or(StoreError::lease_lost("settle_in", *receipt));
         }
         conn.open("settle_in")?;
+        if conn.has_not_seen(receipt) {
+            return Err(StoreError::lease_lost("settle_in", *receipt));
+        }
         backend::check_verdict(&verdict, &self.capabilities())?;
         let step = |state: &mut State, at| -> Result<_> {
             if state.rows.get(&receipt.job).is_some_and(|owner| *owner != conn.owner) {
@@ -180,6 +230,9 @@ impl TxStore<NaiveConnection> for Naive {
             return Ok(());
         }
         conn.open("lock_in")?;
+        if conn.has_not_seen(&receipt) {
+            return Err(StoreError::lease_lost("lock_in", receipt));
+        }
         let step = |state: &mut State, at| -> Result<_> {
             if state.rows.get(&receipt.job).is_some_and(|owner| *owner != conn.owner) {
                 return Ok(None); // Another transaction has it.
@@ -238,10 +291,16 @@ fn stage_jobs(
     now: DateTime<Utc>,
 ) -> Result<(Vec<Enqueued>, Vec<Job>)> {
     let mut view = conn.view(state)?;
+    let seen = conn.seen.iter().flatten().filter(|_| state.has(Fault::OldViewHasKeys));
+    view.jobs.extend(seen.map(|(id, job)| (*id, job.clone())));
+    if state.has(Fault::UncommittedJobsHaveKeys) && conn.level == Isolation::ReadUncommitted {
+        view.jobs.extend(state.uncommitted.iter().map(|(_, job)| (job.id, job.clone())));
+    }
     let answers = view.enqueue(jobs, now)?;
     let accepted = answers.iter().filter(|answer| !answer.deduplicated);
     let rows: Vec<Job> = accepted.filter_map(|answer| view.jobs.get(&answer.id).cloned()).collect();
     state.last_id = view.last_id;
+    state.uncommitted.extend(rows.iter().map(|job| (conn.owner, job.clone())));
     if state.has(Fault::EnqueueInVisibleBeforeCommit) {
         state.enqueue(jobs, now)?;
         return Ok((answers, Vec::new()));

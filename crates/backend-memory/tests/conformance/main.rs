@@ -92,6 +92,11 @@ impl Transaction for Session {
         Ok(self.connection.put(row.to_string(), Json::new(entry)?)?)
     }
 
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        let rows = self.store.values().into_values();
+        Ok(rows.map(|entry| entry.to::<String>()).collect::<Result<_, _>>()?)
+    }
+
     async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {
         Ok(self.connection.commit()?)
     }

@@ -14,7 +14,7 @@ use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
-use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
+use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_mysql::MysqlStore;
 use leasehold_servers::{Mysql, MysqlFlavor};
@@ -135,7 +135,12 @@ impl Harness for Server {
         let mut url = fresh.url.clone();
         fresh.store().await;
         let mut conn = plain(&fresh.url).await;
-        conn.batch_execute("CREATE TABLE ledger (entry TEXT NOT NULL) ENGINE = InnoDB").await?;
+        conn.batch_execute(
+            "CREATE TABLE ledger (entry TEXT NOT NULL) ENGINE = InnoDB;
+             CREATE TABLE pair (number INT PRIMARY KEY, touched INT NOT NULL) ENGINE = InnoDB;
+             INSERT INTO pair VALUES (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)",
+        )
+        .await?;
         if let Some(grants) = self.grants {
             let user = format!("u_{}", fresh.name);
             conn.batch_execute(&format!("CREATE USER {user}@'%' IDENTIFIED BY 'word'")).await?;
@@ -144,8 +149,11 @@ impl Harness for Server {
                     grant.replace("{database}", &fresh.name).replace("{user}", &format!("{user}@'%'"));
                 conn.batch_execute(&grant).await?;
             }
-            conn.batch_execute(&format!("GRANT SELECT, INSERT ON {}.ledger TO {user}@'%'", fresh.name))
-                .await?;
+            let name = &fresh.name;
+            for grant in ["SELECT, INSERT ON {name}.ledger", "SELECT, UPDATE, CREATE ON {name}.pair"] {
+                let grant = grant.replace("{name}", name);
+                conn.batch_execute(&format!("GRANT {grant} TO {user}@'%'")).await?;
+            }
             url = url.replacen("leasehold@", &format!("{user}:word@"), 1);
         }
         let home = Self::open(&url).await?;
@@ -187,11 +195,7 @@ impl Harness for Server {
             conn.batch_execute("SET SESSION innodb_snapshot_isolation = ON").await?;
         }
         // Of the next transaction alone.
-        conn.batch_execute(match level {
-            Isolation::RepeatableRead => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-            Isolation::Serializable => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
-        })
-        .await?;
+        conn.batch_execute(&format!("SET TRANSACTION ISOLATION LEVEL {}", level.sql())).await?;
         AnsiTransactionManager::begin_transaction(&mut *conn).await?;
         Ok(Some(Box::new(Session::new(database, conn))))
     }
@@ -202,15 +206,19 @@ impl Harness for Server {
     }
 
     async fn ledger(&self, database: &Database) -> Result<Vec<String>, BoxError> {
-        #[derive(diesel::QueryableByName)]
-        struct Entry {
-            #[diesel(sql_type = Text)]
-            entry: String,
-        }
         let mut conn = database.home.pool().get().await?;
-        let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(&mut conn).await?;
-        Ok(entries.into_iter().map(|entry| entry.entry).collect())
+        entries(&mut conn).await
     }
+}
+
+async fn entries(conn: &mut AsyncMysqlConnection) -> Result<Vec<String>, BoxError> {
+    #[derive(diesel::QueryableByName)]
+    struct Entry {
+        #[diesel(sql_type = Text)]
+        entry: String,
+    }
+    let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(conn).await?;
+    Ok(entries.into_iter().map(|entry| entry.entry).collect())
 }
 
 /// Moves every stored time.
@@ -234,16 +242,34 @@ async fn shift(database: &Database, by: &str) -> Result<(), BoxError> {
 /// A transaction of diesel-async's. Dropped before its end, its connection is given up, so that the server rolls back.
 struct Session {
     store: MysqlStore,
+    /// The server as its administrator sees it.
+    url: String,
     conn: Option<Object<AsyncMysqlConnection>>,
 }
 
 impl Session {
     fn new(database: &Database, conn: Object<AsyncMysqlConnection>) -> Self {
-        Self { store: database.home.clone(), conn: Some(conn) }
+        Self { store: database.home.clone(), url: database.fresh.url.clone(), conn: Some(conn) }
     }
 
     fn conn(&mut self) -> &mut Object<AsyncMysqlConnection> {
         self.conn.as_mut().unwrap()
+    }
+
+    /// Two transactions want what the other has. The server undoes the one that has changed less.
+    async fn lose_a_deadlock(&mut self) -> Result<(), BoxError> {
+        let mut rival = plain(&self.url).await;
+        rival
+            .batch_execute("START TRANSACTION; UPDATE pair SET touched = touched + 1 WHERE number > 1")
+            .await?;
+        self.conn().batch_execute("SELECT * FROM pair WHERE number = 1 FOR UPDATE").await?;
+        let rival = tokio::spawn(async move {
+            rival.batch_execute("SELECT * FROM pair WHERE number = 1 FOR UPDATE").await?;
+            rival.batch_execute("ROLLBACK").await
+        });
+        let lost = self.conn().batch_execute("SELECT * FROM pair WHERE number = 2 FOR UPDATE").await;
+        assert!(lost.is_err(), "there was no deadlock");
+        Ok(rival.await??)
     }
 }
 
@@ -279,6 +305,24 @@ impl Transaction for Session {
         let insert = diesel::sql_query("INSERT INTO ledger VALUES (?)");
         insert.bind::<Text, _>(entry).execute(self.conn()).await?;
         Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        entries(self.conn()).await
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        match how {
+            Ending::Commit => self.conn().batch_execute("COMMIT").await?,
+            Ending::Rollback => self.conn().batch_execute("ROLLBACK").await?,
+            Ending::Definition => {
+                // It commits whether or not the user may do it.
+                drop(self.conn().batch_execute("CREATE TABLE pair (number INT)").await);
+            }
+            Ending::Deadlock => self.lose_a_deadlock().await?,
+            _ => return Ok(false), // A statement that fails undoes no more than itself.
+        }
+        Ok(true)
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {

@@ -12,7 +12,7 @@ use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection,
     TransactionManager,
 };
-use leasehold_conformance::{BoxError, Harness, Isolation, Transaction};
+use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
 
@@ -133,7 +133,11 @@ impl Harness for Server {
         let home = self.builder(&schema).connect(&self.url).await?;
         home.migrate().await?;
         let mut conn = home.pool().get().await?;
-        conn.batch_execute(&format!("CREATE TABLE {schema}.ledger (entry text NOT NULL)")).await?;
+        conn.batch_execute(&format!(
+            "CREATE TABLE {schema}.ledger (entry text NOT NULL); CREATE TABLE {schema}.pair (number integer PRIMARY KEY);
+             INSERT INTO {schema}.pair VALUES (1), (2)"
+        ))
+        .await?;
         drop(conn);
         Ok(Database { schema, home, handles: std::sync::Mutex::default() })
     }
@@ -176,7 +180,7 @@ impl Harness for Server {
     ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let mut conn = database.home.pool().get().await?;
         AnsiTransactionManager::begin_transaction(&mut *conn).await?;
-        conn.batch_execute(set_level(level)).await?;
+        conn.batch_execute(&set_level(level)).await?;
         Ok(Some(Box::new(Session::new(database, conn))))
     }
 
@@ -186,16 +190,20 @@ impl Harness for Server {
     }
 
     async fn ledger(&self, database: &Database) -> Result<Vec<String>, BoxError> {
-        #[derive(diesel::QueryableByName)]
-        struct Entry {
-            #[diesel(sql_type = Text)]
-            entry: String,
-        }
         let mut conn = database.home.pool().get().await?;
-        let query = diesel::sql_query(format!("SELECT entry FROM {}.ledger", database.schema));
-        let entries: Vec<Entry> = query.load(&mut conn).await?;
-        Ok(entries.into_iter().map(|entry| entry.entry).collect())
+        entries(&mut conn, &database.schema).await
     }
+}
+
+async fn entries(conn: &mut AsyncPgConnection, schema: &Schema) -> Result<Vec<String>, BoxError> {
+    #[derive(diesel::QueryableByName)]
+    struct Entry {
+        #[diesel(sql_type = Text)]
+        entry: String,
+    }
+    let query = diesel::sql_query(format!("SELECT entry FROM {schema}.ledger"));
+    let entries: Vec<Entry> = query.load(conn).await?;
+    Ok(entries.into_iter().map(|entry| entry.entry).collect())
 }
 
 /// Moves every stored time.
@@ -216,12 +224,86 @@ async fn shift(database: &Database, by: &str) -> Result<(), BoxError> {
 }
 
 /// Sets the level of the transaction that was just begun.
-pub(crate) fn set_level(level: Isolation) -> &'static str {
-    match level {
-        Isolation::RepeatableRead => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        Isolation::Serializable => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+pub(crate) fn set_level(level: Isolation) -> String {
+    format!("SET TRANSACTION ISOLATION LEVEL {}", level.sql())
+}
+
+/// What a transaction says that is to end in this way, text by text, and whether the last of them fails. None if it cannot end so.
+pub(crate) fn ending(how: Ending, schema: &Schema) -> Option<(Vec<String>, bool)> {
+    let lock = |number: u8| format!("SELECT FROM {schema}.pair WHERE number = {number} FOR UPDATE");
+    match how {
+        Ending::Commit => Some((vec!["COMMIT".to_owned()], false)),
+        Ending::Rollback => Some((vec!["ROLLBACK".to_owned()], false)),
+        Ending::Failure => Some((vec!["SELECT 1 / 0".to_owned()], true)),
+        Ending::Deadlock => Some((vec!["SET LOCAL deadlock_timeout = 1".to_owned(), lock(1), lock(2)], true)),
+        _ => None, // What is defined is part of the transaction.
     }
 }
+
+/// Another transaction that has what [`ending`] wants in the end, and wants what it has.
+pub(crate) struct Rival {
+    conn: Object<AsyncPgConnection>,
+    schema: Schema,
+}
+
+impl Rival {
+    pub(crate) async fn new(store: &PgStore, schema: &Schema) -> Result<Self, BoxError> {
+        let mut conn = store.pool().get().await?;
+        conn.batch_execute(&format!(
+            "BEGIN; SET LOCAL deadlock_timeout = '1h';
+             SELECT FROM {schema}.pair WHERE number = 2 FOR UPDATE"
+        ))
+        .await?;
+        Ok(Self { conn, schema: schema.clone() })
+    }
+
+    /// Waits for the first, and ends when it is free. Returns when it waits.
+    pub(crate) async fn wait(self, watch: &PgStore) -> Result<tokio::task::JoinHandle<()>, BoxError> {
+        let Self { mut conn, schema } = self;
+        let text = format!("SELECT FROM {schema}.pair WHERE number = 1 FOR UPDATE; ROLLBACK");
+        let task = tokio::spawn(async move { conn.batch_execute(&text).await.unwrap() });
+        #[derive(diesel::QueryableByName)]
+        struct Waiting {
+            #[diesel(sql_type = diesel::sql_types::BigInt)]
+            count: i64,
+        }
+        let text = format!(
+            "SELECT count(*) FROM pg_catalog.pg_stat_clear_snapshot(), pg_catalog.pg_stat_activity
+             WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT FROM {schema}.pair%'"
+        );
+        let mut conn = watch.pool().get().await?;
+        while diesel::sql_query(&text).get_result::<Waiting>(&mut conn).await?.count == 0 {
+            tokio::task::yield_now().await;
+        }
+        Ok(task)
+    }
+}
+
+/// Ends the transaction of `$session` in this way. `$say` sends a text by its driver.
+macro_rules! end {
+    ($how:expr, $store:expr, $schema:expr, |$text:ident| $say:expr) => {{
+        let Some((texts, fails)) = $crate::support::ending($how, &$schema) else { return Ok(false) };
+        let mut rival = None;
+        if $how == leasehold_conformance::Ending::Deadlock {
+            rival = Some($crate::support::Rival::new(&$store, &$schema).await?);
+        }
+        let mut task = None;
+        for (place, $text) in texts.iter().enumerate() {
+            let is_last = place + 1 == texts.len();
+            if is_last && let Some(rival) = rival.take() {
+                task = Some(rival.wait(&$store).await?);
+            }
+            let said = $say.await;
+            assert_eq!(said.is_err(), fails && is_last, "{}: {said:?}", $text);
+        }
+        if let Some(task) = task {
+            task.await?;
+        }
+        Ok(true)
+    }};
+}
+#[allow(unused_imports, reason = "each test uses a part of it")]
+pub(crate) use end;
 
 /// A transaction of diesel-async's. Dropped before its end, its connection is given up, so that the server rolls back.
 struct Session {
@@ -272,6 +354,16 @@ impl Transaction for Session {
         let insert = diesel::sql_query(format!("INSERT INTO {}.ledger VALUES ($1)", self.schema));
         insert.bind::<Text, _>(entry).execute(self.conn()).await?;
         Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        let schema = self.schema.clone();
+        entries(self.conn(), &schema).await
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        let (store, schema) = (self.store.clone(), self.schema.clone());
+        end!(how, store, schema, |text| self.conn().batch_execute(text))
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::sql_types::Text;
 use diesel::{Connection, RunQueryDsl, SqliteConnection};
-use leasehold_conformance::{BoxError, Harness, Transaction};
+use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
 use leasehold_sqlite::SqliteStore;
 
@@ -72,7 +72,11 @@ impl Harness for File {
 
     async fn create(&self) -> Result<Database, BoxError> {
         let (home, directory) = fresh_store().await;
-        home.connection().await?.batch_execute("CREATE TABLE ledger (entry TEXT NOT NULL)")?;
+        home.connection().await?.batch_execute(
+            "CREATE TABLE ledger (entry TEXT NOT NULL);
+             CREATE TABLE rules (rule INTEGER PRIMARY KEY ON CONFLICT ROLLBACK);
+             INSERT INTO rules VALUES (1)",
+        )?;
         Ok(Database { directory, home })
     }
 
@@ -98,21 +102,38 @@ impl Harness for File {
         Ok(Some(Box::new(Session { store: database.home.clone(), conn: begun.await?? })))
     }
 
+    /// At REPEATABLE READ a transaction that does not have the lock from its beginning.
+    async fn begin_at(
+        &self,
+        database: &Database,
+        level: Isolation,
+    ) -> Result<Option<Box<dyn Transaction>>, BoxError> {
+        if level != Isolation::RepeatableRead {
+            return self.begin(database).await;
+        }
+        let mut conn = database.home.connection().await?;
+        AnsiTransactionManager::begin_transaction(&mut conn)?;
+        Ok(Some(Box::new(Session { store: database.home.clone(), conn })))
+    }
+
     async fn no_transaction(&self, database: &Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         let conn = database.home.connection().await?;
         Ok(Some(Box::new(Session { store: database.home.clone(), conn })))
     }
 
     async fn ledger(&self, database: &Database) -> Result<Vec<String>, BoxError> {
-        #[derive(diesel::QueryableByName)]
-        struct Entry {
-            #[diesel(sql_type = Text)]
-            entry: String,
-        }
-        let mut conn = database.home.connection().await?;
-        let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(&mut conn)?;
-        Ok(entries.into_iter().map(|entry| entry.entry).collect())
+        entries(&mut database.home.connection().await?)
     }
+}
+
+fn entries(conn: &mut SqliteConnection) -> Result<Vec<String>, BoxError> {
+    #[derive(diesel::QueryableByName)]
+    struct Entry {
+        #[diesel(sql_type = Text)]
+        entry: String,
+    }
+    let entries: Vec<Entry> = diesel::sql_query("SELECT entry FROM ledger").load(conn)?;
+    Ok(entries.into_iter().map(|entry| entry.entry).collect())
 }
 
 /// Moves every stored time by so many microseconds.
@@ -157,6 +178,23 @@ impl Transaction for Session {
     async fn write(&mut self, entry: &str) -> Result<(), BoxError> {
         diesel::sql_query("INSERT INTO ledger VALUES (?)").bind::<Text, _>(entry).execute(&mut self.conn)?;
         Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        entries(&mut self.conn)
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        match how {
+            Ending::Commit => self.conn.batch_execute("COMMIT")?,
+            Ending::Rollback => self.conn.batch_execute("ROLLBACK")?,
+            Ending::Failure => {
+                let failed = self.conn.batch_execute("INSERT INTO rules VALUES (1)");
+                assert!(failed.is_err(), "the rule was broken, and nothing failed");
+            }
+            _ => return Ok(false), // What is defined is part of the transaction, and there is one writer at a time.
+        }
+        Ok(true)
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), BoxError> {

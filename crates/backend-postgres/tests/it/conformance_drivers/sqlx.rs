@@ -1,13 +1,13 @@
 //! Transactions of sqlx's.
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Isolation, Transaction};
+use leasehold_conformance::{BoxError, Ending, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, TxStore, Verdict};
 use leasehold_postgres::{PgStore, Schema};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use crate::support::{Database, set_level};
+use crate::support::{Database, end, set_level};
 
 /// A pool for one database.
 pub(crate) struct Driver(PgPool);
@@ -28,7 +28,7 @@ impl super::Driver for Driver {
         level: Isolation,
     ) -> Result<Box<dyn Transaction>, BoxError> {
         let mut transaction = self.0.begin().await?;
-        sqlx::query(set_level(level)).execute(&mut *transaction).await?;
+        sqlx::query(&set_level(level)).execute(&mut *transaction).await?;
         Ok(session(database, Connection::Open(transaction)))
     }
 
@@ -91,6 +91,16 @@ impl Transaction for Session {
         let insert = format!("INSERT INTO {}.ledger VALUES ($1)", self.schema);
         sqlx::query(&insert).bind(entry).execute(self.conn()).await?;
         Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        let select = format!("SELECT entry FROM {}.ledger", self.schema);
+        Ok(sqlx::query_scalar(&select).fetch_all(self.conn()).await?)
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        let (store, schema) = (self.store.clone(), self.schema.clone());
+        end!(how, store, schema, |text| sqlx::query(text).execute(self.conn()))
     }
 
     async fn commit(self: Box<Self>) -> Result<(), BoxError> {

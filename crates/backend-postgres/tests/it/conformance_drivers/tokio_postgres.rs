@@ -1,13 +1,13 @@
 //! Transactions of tokio-postgres's.
 
 use async_trait::async_trait;
-use leasehold_conformance::{BoxError, Isolation, Transaction};
+use leasehold_conformance::{BoxError, Ending, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, TxStore, Verdict};
 use leasehold_postgres::{PgStore, Schema};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
-use crate::support::{Database, set_level};
+use crate::support::{Database, end, set_level};
 
 /// Opens a connection for each transaction.
 pub(crate) struct Driver {
@@ -30,7 +30,7 @@ impl super::Driver for Driver {
         level: Isolation,
     ) -> Result<Box<dyn Transaction>, BoxError> {
         let session = self.session(database).await?;
-        session.transaction.batch_execute(set_level(level)).await?;
+        session.transaction.batch_execute(&set_level(level)).await?;
         Ok(Box::new(session))
     }
 }
@@ -84,6 +84,15 @@ impl Transaction for Session {
         let insert = format!("INSERT INTO {}.ledger VALUES ($1)", self.schema);
         self.transaction.execute(&insert, &[&entry]).await?;
         Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Vec<String>, BoxError> {
+        let select = format!("SELECT entry FROM {}.ledger", self.schema);
+        Ok(self.transaction.query(&select, &[]).await?.iter().map(|row| row.get(0)).collect())
+    }
+
+    async fn end(&mut self, how: Ending) -> Result<bool, BoxError> {
+        end!(how, self.store, self.schema, |text| self.transaction.batch_execute(text))
     }
 
     async fn commit(self: Box<Self>) -> Result<(), BoxError> {
