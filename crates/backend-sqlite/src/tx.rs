@@ -10,7 +10,7 @@ mod timer;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use diesel::connection::{AnsiTransactionManager, TransactionManager};
+use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::sqlite::SqliteConnection;
 use leasehold_core::{
     Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
@@ -80,20 +80,19 @@ impl TxStore<SqliteConnection> for SqliteStore {
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.shared.capabilities)?;
         let items = [(*receipt, verdict)];
-        let outcomes =
-            self.shared.within(conn, "settle_in", |session| settle::settle(session, &items)).await?;
-        match outcomes.into_iter().next() {
-            Some(SettleOutcome::Settled(settled)) => Ok(settled),
-            _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
-        }
+        let settle = |session: &mut Session<'_>| match settle::settle(session, &items)?.pop() {
+            Some(SettleOutcome::Settled(settled)) => Ok(Some(settled)),
+            // A transaction that has only read may see the file as it was before the lease. Then it cannot write, and this fails.
+            _ => lock(session, *receipt).map(|_| None),
+        };
+        let settled = self.shared.within(conn, "settle_in", settle).await?;
+        settled.ok_or_else(|| StoreError::lease_lost("settle_in", *receipt)) // T3
     }
 
     async fn lock_in(&self, conn: &mut SqliteConnection, receipt: Receipt) -> Result<()> {
-        let key = || vec![receipt.job.get().into(), receipt.epoch.get().into()];
-        let lock = |session: &mut Session<'_>| session.count(&session.sql.lock_in, key());
-        match self.shared.within(conn, "lock_in", lock).await? {
-            0 => Err(StoreError::lease_lost("lock_in", receipt)), // T3
-            _ => Ok(()),
+        match self.shared.within(conn, "lock_in", |session| lock(session, receipt)).await? {
+            true => Ok(()),
+            false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
         }
     }
 
@@ -106,6 +105,12 @@ impl TxStore<SqliteConnection> for SqliteStore {
             })
             .await
     }
+}
+
+/// Whether the receipt is good. Takes the lock of the file in any case.
+fn lock(session: &mut Session<'_>, receipt: Receipt) -> Result<bool, Failure> {
+    let params = vec![receipt.job.get().into(), receipt.epoch.get().into()];
+    Ok(session.count(&session.sql.lock_in, params)? > 0)
 }
 
 /// How long a call waits for the lock in a transaction that does not have it yet.
@@ -135,12 +140,20 @@ impl Shared {
     }
 }
 
-/// Refuses a connection on which diesel has opened no transaction (T4).
+/// Refuses a connection on which no transaction is open (T4). diesel counts what it was told to open and to end. SQLite can have ended
+/// it since: by a `COMMIT` in the user's own text, by a conflict clause or a trigger that rolls back, or when the disk is full.
 fn in_transaction(conn: &mut SqliteConnection, operation: &'static str) -> Result<()> {
     let status = AnsiTransactionManager::transaction_manager_status_mut(conn);
     match status.transaction_depth() {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(StoreError::no_transaction(operation)),
-        Err(error) => Err(Failure::from(error).told(operation)),
+        Ok(Some(_)) => {}
+        Ok(None) => return Err(StoreError::no_transaction(operation)),
+        Err(error) => return Err(Failure::from(error).told(operation)),
     }
+    if conn.batch_execute("BEGIN").is_err() {
+        return Ok(()); // There is one already.
+    }
+    let undone = conn.batch_execute("ROLLBACK").map_err(|error| Failure::from(error).told(operation));
+    // Nothing must be committed any more as if it were the transaction that was lost.
+    AnsiTransactionManager::transaction_manager_status_mut(conn).set_in_error();
+    undone.and(Err(StoreError::no_transaction(operation)))
 }

@@ -189,7 +189,7 @@ impl Transaction for Session {
             Ending::Commit => self.conn.batch_execute("COMMIT")?,
             Ending::Rollback => self.conn.batch_execute("ROLLBACK")?,
             Ending::Failure => {
-                let failed = self.conn.batch_execute("INSERT INTO rules VALUES (1)");
+                let failed = diesel::sql_query("INSERT INTO rules VALUES (1)").execute(&mut self.conn);
                 assert!(failed.is_err(), "the rule was broken, and nothing failed");
             }
             _ => return Ok(false), // What is defined is part of the transaction, and there is one writer at a time.
