@@ -429,7 +429,7 @@ async fn rows<'a, Row: 'a, U: Send>(
     params: Vec<Param<'a>>,
 ) -> Result<Vec<U>, Failure>
 where
-    Statement<'a, Row>: LoadQuery<'a, AsyncPgConnection, U>,
+    for<'c> Statement<'a, Row>: LoadQuery<'a, &'c AsyncPgConnection, U>,
 {
     for _ in 0..REPEATS {
         match Statement::<Row>::new(text, params.clone()).rows(conn).await {

@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     Late(BoxError),
     /// The server takes no writes, at least not from this session: it is a standby, or has become one. Nothing was done.
     ReadOnly(BoxError),
+    /// No transaction is open on the user's connection, whatever its driver counts. Nothing was done.
+    NoTransaction,
     /// A row with this key was there already.
     Taken(BoxError),
     /// Anything else.
@@ -55,6 +57,7 @@ impl Failure {
                 StoreError::old_snapshot(operation, source)
             }
             Self::OldSnapshot(source) => StoreError::unavailable(operation, source),
+            Self::NoTransaction => StoreError::no_transaction(operation),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
         }
     }
@@ -71,6 +74,10 @@ impl Failure {
         matches!(self, Self::Lost(_))
     }
 
+    pub(crate) fn has_no_transaction(&self) -> bool {
+        matches!(self, Self::NoTransaction)
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::ReadOnly(_))
     }
@@ -83,7 +90,7 @@ impl Failure {
 
 /// Why a statement on `conn` failed. If neither its kind nor its words are known, they may be in another language, and the server may have ended the session.
 /// Then the session is asked whether it still answers: an empty statement is answered in a failed transaction, too.
-pub(crate) async fn of_statement(conn: &mut AsyncPgConnection, error: DieselError) -> Failure {
+pub(crate) async fn of_statement(mut conn: &AsyncPgConnection, error: DieselError) -> Failure {
     let is_unclear = matches!(&error, DieselError::DatabaseError(DatabaseErrorKind::Unknown, _));
     match Failure::from(error) {
         Failure::Other(source) if is_unclear => {
@@ -164,6 +171,7 @@ impl Failure {
             "40001" => Self::OldSnapshot(error),
             "40P01" => Self::Again(error),
             "25006" => Self::ReadOnly(error),
+            "25P01" => Self::NoTransaction,
             "55P03" | "57014" => Self::Late(error),
             "23505" => Self::Taken(error),
             "3F000" | "42883" | "42P01" => Self::missing(with_causes(&*error)),
@@ -217,6 +225,7 @@ mod tests {
         assert!(matches!(of("40001"), Failure::OldSnapshot(_)));
         assert!(matches!(of("40P01"), Failure::Again(_)));
         assert!(matches!(of("25006"), Failure::ReadOnly(_)));
+        assert!(matches!(of("25P01"), Failure::NoTransaction));
         for state in ["55P03", "57014"] {
             assert!(matches!(of(state), Failure::Late(_)), "{state}");
         }

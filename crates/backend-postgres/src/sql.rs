@@ -130,6 +130,7 @@ statements!(
     reset_rates,
     resume,
     retry_later,
+    sees_no_lease,
     set_policy,
     stuck,
 );

@@ -133,14 +133,15 @@ impl<'a, Row: 'a> Statement<'a, Row> {
     }
 
     /// Sends it, and reads its rows. Boxed, or the compiler cannot see that the future may be sent between threads.
-    pub(crate) fn rows<'c, U>(self, conn: &'c mut AsyncPgConnection) -> BoxFuture<'c, Result<Vec<U>, Failure>>
+    pub(crate) fn rows<'c, U>(self, conn: &'c AsyncPgConnection) -> BoxFuture<'c, Result<Vec<U>, Failure>>
     where
         'a: 'c,
         U: Send + 'c,
-        Self: LoadQuery<'a, AsyncPgConnection, U>,
+        Self: LoadQuery<'a, &'c AsyncPgConnection, U>,
     {
         async move {
-            let rows = RunQueryDsl::load(self, &mut *conn).await;
+            let mut on = conn;
+            let rows = RunQueryDsl::load(self, &mut on).await;
             match rows {
                 Ok(rows) => Ok(rows),
                 Err(error) => Err(error::of_statement(conn, error).await),
@@ -150,13 +151,14 @@ impl<'a, Row: 'a> Statement<'a, Row> {
     }
 
     /// Sends it, and reads how many rows there were or were changed.
-    pub(crate) fn count<'c>(self, conn: &'c mut AsyncPgConnection) -> BoxFuture<'c, Result<u64, Failure>>
+    pub(crate) fn count<'c>(self, conn: &'c AsyncPgConnection) -> BoxFuture<'c, Result<u64, Failure>>
     where
         'a: 'c,
-        Self: ExecuteDsl<AsyncPgConnection>,
+        Self: ExecuteDsl<&'c AsyncPgConnection>,
     {
         async move {
-            let count = RunQueryDsl::execute(self, &mut *conn).await;
+            let mut on = conn;
+            let count = RunQueryDsl::execute(self, &mut on).await;
             match count {
                 Ok(count) => Ok(count as u64),
                 Err(error) => Err(error::of_statement(conn, error).await),

@@ -13,23 +13,23 @@ use async_trait::async_trait;
 use diesel_async::pooled_connection::deadpool::Object;
 use diesel_async::{AnsiTransactionManager, AsyncPgConnection, TransactionManager};
 use leasehold_core::{
-    Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
-    backend,
+    Enqueued, IdempotencyKey, NewJob, Receipt, ReceiptStatus, Result, SettleOutcome, Settled, StoreError,
+    TxStore, Verdict, backend,
 };
 use leasehold_sql::micros;
 
 use crate::error::{Effect, Failure};
 use crate::events::News;
-use crate::session::Session;
+use crate::session::{Asking, Session};
 use crate::sql::Statements;
 pub use crate::tx::error::TxError;
-use crate::{PgStore, Shared, enqueue, settle};
+use crate::{PgStore, Shared, enqueue, inspect, settle};
 
 #[async_trait]
 impl TxStore<AsyncPgConnection> for PgStore {
     async fn enqueue_in(&self, conn: &mut AsyncPgConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         in_transaction(conn, "enqueue_in")?;
-        self.shared.enqueue_in(conn, jobs).await
+        self.shared.enqueue_in(&mut Asking::new(conn), jobs).await
     }
 
     async fn settle_in(
@@ -39,17 +39,17 @@ impl TxStore<AsyncPgConnection> for PgStore {
         verdict: Verdict,
     ) -> Result<Settled> {
         in_transaction(conn, "settle_in")?;
-        self.shared.settle_in(conn, receipt, verdict).await
+        self.shared.settle_in(&mut Asking::new(conn), receipt, verdict).await
     }
 
     async fn lock_in(&self, conn: &mut AsyncPgConnection, receipt: Receipt) -> Result<()> {
         in_transaction(conn, "lock_in")?;
-        self.shared.lock_in(conn, receipt).await
+        self.shared.lock_in(&mut Asking::new(conn), receipt).await
     }
 
     async fn once_in(&self, conn: &mut AsyncPgConnection, key: &IdempotencyKey) -> Result<bool> {
         in_transaction(conn, "once_in")?;
-        self.shared.once_in(conn, key).await
+        self.shared.once_in(&mut Asking::new(conn), key).await
     }
 }
 
@@ -82,7 +82,7 @@ impl TxStore<Object<AsyncPgConnection>> for PgStore {
     }
 }
 
-/// Refuses a connection on which diesel has opened no transaction (T4).
+/// Refuses a connection on which diesel has opened no transaction (T4). Whether it is still open, the server is [asked](Asking).
 fn in_transaction(conn: &mut AsyncPgConnection, operation: &'static str) -> Result<()> {
     let status = AnsiTransactionManager::transaction_manager_status_mut(conn);
     match status.transaction_depth() {
@@ -133,7 +133,37 @@ impl Shared {
             Err(failure) => Err(self.undone(session, "settle_in", self.make_room_for(failure).await)),
             Ok(settled) => Ok(settled),
         }?;
-        settled.ok_or_else(|| StoreError::lease_lost("settle_in", *receipt)) // T3
+        match settled {
+            Some(settled) => Ok(settled),
+            None => Err(self.lost(session, "settle_in", *receipt).await),
+        }
+    }
+
+    /// The lease is lost (T3), unless the transaction is too old to see it: above READ COMMITTED it may have begun before the lease.
+    async fn lost<S: Session>(
+        &self,
+        session: &mut S,
+        operation: &'static str,
+        receipt: Receipt,
+    ) -> StoreError {
+        let params = vec![receipt.job.get().into(), receipt.epoch.get().into()];
+        match session.numbers(&self.sql.sees_no_lease, params).await {
+            Ok(rows) if rows.is_empty() => StoreError::lease_lost(operation, receipt),
+            Ok(_) => match self.is_held(operation, receipt).await {
+                Ok(false) => StoreError::lease_lost(operation, receipt),
+                Ok(true) => StoreError::old_snapshot(operation, "the transaction began before the lease"),
+                Err(error) => error,
+            },
+            Err(failure) => self.undone(session, operation, failure),
+        }
+    }
+
+    /// Whether the receipt is good, as another session sees it.
+    async fn is_held(&self, operation: &'static str, receipt: Receipt) -> Result<bool> {
+        let mut conn = self.connection(operation).await?;
+        let looked = inspect::receipts(&mut conn, &self.sql, &[receipt]).await;
+        let status = conn.judge(looked, Effect::Read)?;
+        Ok(matches!(status[..], [ReceiptStatus::Held { .. }]))
     }
 
     async fn settle_on<S: Session>(
@@ -156,7 +186,7 @@ impl Shared {
         let locked = lock(session, &self.sql, receipt).await;
         match locked.map_err(|failure| self.undone(session, "lock_in", failure))? {
             true => Ok(()),
-            false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
+            false => Err(self.lost(session, "lock_in", receipt).await),
         }
     }
 
@@ -168,8 +198,10 @@ impl Shared {
 
     /// What the caller is told. In a transaction that cannot commit any more, nothing was done, whatever happened.
     fn undone<S: Session>(&self, session: &mut S, operation: &'static str, failure: Failure) -> StoreError {
+        if failure.is_read_only() || failure.has_no_transaction() {
+            session.give_up(); // It must not commit, as if nothing had happened.
+        }
         if failure.is_read_only() {
-            session.give_up();
             self.connections.retire_all();
         }
         failure.told(operation, Effect::Read)

@@ -44,11 +44,13 @@ use crate::verdict::{RetryAfter, Settled, Verdict};
 /// * At READ COMMITTED that does not matter.
 /// * At REPEATABLE READ and SERIALIZABLE the transaction sees the row as it was at its first statement. If a heartbeat comes
 ///   after that, the database refuses [`settle_in`](Self::settle_in). So [`lock_in`](Self::lock_in) must be the first
-///   statement: from then on heartbeats leave the row alone.
+///   statement: from then on heartbeats leave the row alone. A transaction that began before the lease cannot see it, and is
+///   refused as [`Unavailable`](crate::StoreError::Unavailable), or sees it, but it never loses the lease for that.
 ///
 /// # Errors
 /// * [`NoTransaction`](crate::StoreError::NoTransaction) **[T4](crate::contract::T4)**: `conn` has no open
-///   transaction; nothing was done. Of a type that always is a transaction this cannot happen.
+///   transaction, or the database has ended the one that was opened: by a deadlock, a statement that commits by itself, or a
+///   `COMMIT` in the caller's own SQL. Nothing was done. What the caller has written in that transaction may be lost, so let it fail.
 /// * [`Invalid`](crate::StoreError::Invalid): as outside.
 /// * [`Unavailable`](crate::StoreError::Unavailable): the database gave the transaction up (a deadlock, a serialization
 ///   failure, a lost connection). Roll it back and run it again from the start. At REPEATABLE READ and SERIALIZABLE that

@@ -16,34 +16,42 @@ use crate::statement::Param;
 
 type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 
-#[async_trait]
-impl Session for Transaction<'_> {
-    async fn numbers(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<i64>, Failure> {
-        rows(self, text, &params, |row| row.try_get(0)).await
-    }
+/// The same for a transaction and for a reference to it, on which several statements can be sent at once.
+macro_rules! session {
+    ($conn:ty) => {
+        #[async_trait]
+        impl Session for $conn {
+            async fn numbers(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<i64>, Failure> {
+                rows(self, text, &params, |row| row.try_get(0)).await
+            }
 
-    async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure> {
-        rows(self, text, &params, keyed).await
-    }
+            async fn keyed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Keyed>, Failure> {
+                rows(self, text, &params, keyed).await
+            }
 
-    async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure> {
-        rows(self, text, &params, told).await
-    }
+            async fn told(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Vec<Told>, Failure> {
+                rows(self, text, &params, told).await
+            }
 
-    async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
-        let rows = rows(self, text, &params, completed).await?;
-        Ok(rows.into_iter().next().unwrap_or_default())
-    }
+            async fn completed(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Completed, Failure> {
+                let rows = rows(self, text, &params, completed).await?;
+                Ok(rows.into_iter().next().unwrap_or_default())
+            }
 
-    async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
-        Ok(rows(self, text, &params, place).await?.into_iter().collect())
-    }
+            async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
+                Ok(rows(self, text, &params, place).await?.into_iter().collect())
+            }
 
-    async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
-        let params: Vec<_> = params.iter().map(typed).collect();
-        Ok(self.execute_typed(text, &params).await?)
-    }
+            async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
+                let params: Vec<_> = params.iter().map(typed).collect();
+                Ok(self.execute_typed(text, &params).await?)
+            }
+        }
+    };
 }
+
+session!(Transaction<'_>);
+session!(&Transaction<'_>);
 
 async fn rows<T>(
     transaction: &Transaction<'_>,
