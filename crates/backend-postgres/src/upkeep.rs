@@ -75,9 +75,9 @@ impl Shared {
 
     /// Sums up what was counted, if it is time.
     async fn fold(&self) -> Result<()> {
-        let mut conn = self.connection("fold").await?;
+        let conn = self.connection("fold").await?;
         let folded: Result<Vec<bool>, Failure> =
-            Statement::<Bool>::new(&self.sql.fold, Vec::new()).rows(&mut conn).await;
+            Statement::<Bool>::new(&self.sql.fold, Vec::new()).rows(&conn).await;
         conn.judge(folded.map(drop), Effect::Write)
     }
 }

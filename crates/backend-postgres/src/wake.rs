@@ -257,7 +257,7 @@ impl Hub {
         }
         match conn.batch_execute(&listen).await {
             Ok(()) => Ok(conn),
-            Err(error) => Err(error::of_statement(&mut conn, error).await.told("wakeups", Effect::Read)),
+            Err(error) => Err(error::of_statement(&conn, error).await.told("wakeups", Effect::Read)),
         }
     }
 }
