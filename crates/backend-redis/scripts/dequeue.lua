@@ -66,7 +66,9 @@ local function first(q, most)
                 from, skipped = '(' .. string.sub(member, 1, 10) .. '~', true
                 break
             end
-            found[#found + 1] = member
+            if not (q.missing and q.missing[member]) then
+                found[#found + 1] = member
+            end
             from = '(' .. member
         end
         if not skipped and #page < wanted then
@@ -86,9 +88,15 @@ local function lease(q, member)
     local key = q.base .. ':' .. id
     local job = redis.call('HMGET', key, unpack(fields))
     local attempts = tonumber(job[6])
+    if not job[1] and redis.call('ZSCORE', q.base .. ':live', id) then
+        -- It is still a job. Whatever has become of the rest of it, that is no reason to forget it.
+        q.missing = q.missing or {}
+        q.missing[member] = true
+        return false
+    end
     remove_waiting(q.base, member, attempts or 1)
     if not (attempts and tonumber(job[11])) then
-        return -- somebody has removed or spoilt it by hand
+        return true -- somebody has removed or spoilt it by hand
     end
     count(q.base, attempts, -1)
     count(q.base, attempts + 1, 1)
@@ -112,6 +120,7 @@ local function lease(q, member)
     end
     leased[#leased + 1] = { name_of(q.base), id, job }
     tell('leased', q.base, id)
+    return true
 end
 
 local function take(q)
@@ -126,9 +135,11 @@ local function take(q)
         end
         return count > 0
     end
-    local member = first(q, 1)[1]
+    local member
+    repeat
+        member = first(q, 1)[1]
+    until not member or lease(q, member)
     if member then
-        lease(q, member)
         q.quota = q.quota - 1
     end
     return member and true or false
@@ -203,27 +214,46 @@ if queue_count == 0 then
     return { leased, more and 0 or 1, '', '' }
 end
 
-local found = {}
-for _, q in ipairs(queues) do
-    local most = quota(q)
-    if most > 0 then
-        for _, member in ipairs(first(q, most)) do
-            found[#found + 1] = { member, q }
+local function in_order()
+    local found = {}
+    for _, q in ipairs(queues) do
+        q.quota = q.quota or quota(q)
+        if q.quota > 0 then
+            for _, member in ipairs(first(q, q.quota)) do
+                found[#found + 1] = { member, q }
+            end
         end
     end
-end
-if #queues > 1 then
-    table.sort(found, function(a, b) return a[1] < b[1] end)
+    if #queues > 1 then
+        table.sort(found, function(a, b) return a[1] < b[1] end)
+    end
+    return found
 end
 if mode == 'peek' then
     local told = {}
-    for index = 1, math.min(limit, #found) do
-        told[index] = found[index][1]
+    for index, one in ipairs(in_order()) do
+        if index > limit then
+            break
+        end
+        told[index] = one[1]
     end
     return told
 end
-for index = 1, math.min(limit, #found) do
-    lease(found[index][2], found[index][1])
-end
+local is_whole
+repeat -- again only if some could not be leased
+    is_whole = true
+    for _, one in ipairs(in_order()) do
+        if #leased >= limit then
+            break
+        end
+        local q = one[2]
+        if lease(q, one[1]) then
+            q.quota = q.quota - 1
+        else
+            is_whole = false
+        end
+    end
+    flush()
+until is_whole
 conclude()
 return { leased, 1, '', '' }

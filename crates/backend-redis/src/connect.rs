@@ -104,8 +104,8 @@ impl Address {
     async fn wire(&self) -> Result<Wire, RedisError> {
         let (client, manager) = self.first().await?;
         let mut command = redis::cmd("INFO");
-        let info: String = command.arg("server").query_async(&mut manager.clone()).await?;
-        if !info.lines().any(|line| line == "redis_mode:cluster") {
+        let info: String = command.arg("cluster").query_async(&mut manager.clone()).await?;
+        if !info.lines().any(|line| line == "cluster_enabled:1") {
             return Ok(Wire::Single(manager));
         }
         // The driver repeats nothing: it could not know what may be done twice.

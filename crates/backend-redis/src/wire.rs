@@ -2,13 +2,16 @@
 //!
 //! Nothing whose answer was lost is sent again, but for what only looks. What was refused was not done: while a cluster moves
 //! slots or chooses another master, it is asked again, a few times.
+//!
+//! While a slot is moved its keys are on two nodes. The one that had it answers `ASK` for every key that it does not have, and the
+//! keys that scripts name never exist: so no script runs there. The other one would run it if it were told `ASKING`, on whatever part of the
+//! shard has arrived. It is never told so: the slot is asked for again until it is in one place.
 
 use std::time::Duration;
 
 use redis::aio::ConnectionManager;
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::SingleNodeRoutingInfo;
-use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError};
 
 use crate::error::{Effect, is_refusal};
 
@@ -33,13 +36,7 @@ impl Wire {
         match self {
             Self::Single(connection) => command.query_async(&mut connection.clone()).await,
             Self::Cluster(connection) => {
-                patiently(effect, || async {
-                    match command.query_async(&mut connection.clone()).await {
-                        Err(error) if is_asked_elsewhere(&error) => follow(connection, command, error).await,
-                        answer => answer,
-                    }
-                })
-                .await
+                patiently(effect, || async { command.query_async(&mut connection.clone()).await }).await
             }
         }
     }
@@ -81,26 +78,4 @@ fn may_be_repeated(error: &RedisError, effect: Effect) -> bool {
     refused
         || (error.code().is_none() && is_refusal(error))
         || (effect == Effect::Read && error.is_io_error())
-}
-
-fn is_asked_elsewhere(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
-}
-
-/// Asks the node that a slot is moving to, once.
-async fn follow<T: FromRedisValue>(
-    connection: &ClusterConnection,
-    command: &Cmd,
-    error: RedisError,
-) -> Result<T, RedisError> {
-    let node = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
-    let Some((host, Ok(port))) = node.map(|(host, port)| (host.to_owned(), port.parse())) else {
-        return Err(error);
-    };
-    let mut pipeline = redis::pipe();
-    pipeline.cmd("ASKING").ignore().add_command(command.clone());
-    let route = SingleNodeRoutingInfo::ByAddress { host, port };
-    let answers = connection.clone().route_pipeline(pipeline, 1, 1, route).await?;
-    let answer = answers.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
-    Ok(redis::from_redis_value(answer)?)
 }

@@ -5,4 +5,5 @@ mod chaos;
 mod cluster;
 mod many_queues;
 mod refusals;
+mod resharding;
 mod server;

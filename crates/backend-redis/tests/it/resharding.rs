@@ -1,0 +1,176 @@
+//! A slot is moved from master to master, key by key, while others enqueue and work: each job is done, and once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_core::{Dequeue, JobId, NewJob, Queues, SettleOutcome, Store, Verdict};
+use leasehold_redis::RedisStore;
+use leasehold_servers::{Redis, RedisCluster, RedisVersion};
+use redis::aio::MultiplexedConnection;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const QUEUES: usize = 40;
+
+/// Does it until the cluster does not refuse it any more.
+macro_rules! patiently {
+    ($call:expr) => {{
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match $call.await {
+                Err(error) if error.is_retryable() && Instant::now() < deadline => {
+                    tokio::task::yield_now().await;
+                }
+                answer => break answer.unwrap(),
+            }
+        }
+    }};
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_of_redis_is_moved() {
+    moved_under_load(RedisVersion::Redis7, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_of_valkey_is_moved() {
+    moved_under_load(RedisVersion::Valkey, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_of_several_shards_are_moved() {
+    moved_under_load(RedisVersion::Valkey, 4).await;
+}
+
+async fn moved_under_load(version: RedisVersion, shards: u32) {
+    let cluster = RedisCluster::start(version, 0, &[]).unwrap();
+    let builder = RedisStore::builder().shards(shards).unwrap();
+    let before = builder.clone().connect(&cluster.url()).await.unwrap();
+    let mut accepted = enqueue(&before, 0, 400).await;
+    // After a restart a server lists the keys of a slot in another order.
+    for node in cluster.masters() {
+        node.restart().unwrap();
+    }
+    let store = patiently!(builder.clone().connect(&cluster.url()));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut producers = tokio::task::JoinSet::new();
+    for number in 1..3 {
+        let (store, is_over) = (store.clone(), Arc::clone(&is_over));
+        producers.spawn(async move {
+            let mut ids = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                ids.extend(enqueue(&store, number, 5).await);
+            }
+            ids
+        });
+    }
+    let mut workers = tokio::task::JoinSet::new();
+    let named: Vec<String> = (0..QUEUES).map(|number| format!("room:{number}")).collect();
+    for queues in ["room:*".parse().unwrap(), Queues::named(named.iter().map(String::as_str)).unwrap()] {
+        workers.spawn(work(store.clone(), queues, Arc::clone(&is_over)));
+    }
+    for _ in 0..2 {
+        for shard in 0..shards {
+            move_slot(&cluster, &format!("{{leasehold:{shard}}}")).await;
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    while let Some(ids) = producers.join_next().await {
+        accepted.extend(ids.unwrap());
+    }
+    let mut settled: HashMap<JobId, u32> = HashMap::new();
+    while let Some(done) = workers.join_next().await {
+        done.unwrap().into_iter().for_each(|id| *settled.entry(id).or_default() += 1);
+    }
+    let missing: Vec<_> = accepted.iter().filter(|id| !settled.contains_key(id)).collect();
+    assert!(missing.is_empty(), "{} of {} jobs were lost: {missing:?}", missing.len(), accepted.len());
+    assert!(settled.values().all(|count| *count == 1), "{settled:?}");
+    assert_eq!(settled.len(), accepted.len());
+}
+
+/// Accepts jobs in many queues, some of them with priorities.
+async fn enqueue(store: &RedisStore, caller: usize, count: usize) -> Vec<JobId> {
+    let mut ids = Vec::new();
+    for number in 0..count {
+        let queue = format!("room:{}", (number * 7 + caller) % QUEUES);
+        let job = NewJob::builder(queue, "task").priority((number % 3) as i32).build().unwrap();
+        ids.push(patiently!(store.enqueue(std::slice::from_ref(&job)))[0].id);
+    }
+    ids
+}
+
+/// Leases and settles until all is over and nothing is left: what was settled.
+async fn work(store: RedisStore, queues: Queues, is_over: Arc<AtomicBool>) -> Vec<JobId> {
+    let request = Dequeue { queues, ..Dequeue::new("room:0", "w").unwrap().limit(10).unwrap() };
+    let mut settled = Vec::new();
+    loop {
+        let was_over = is_over.load(Ordering::Relaxed);
+        let jobs = patiently!(store.dequeue(&request));
+        if jobs.is_empty() && was_over {
+            return settled;
+        }
+        let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
+        let outcomes = patiently!(store.settle(&items));
+        let done =
+            items.iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, SettleOutcome::Settled(_)));
+        settled.extend(done.map(|((receipt, _), _)| receipt.job));
+    }
+}
+
+async fn connection(node: &Redis) -> MultiplexedConnection {
+    redis::Client::open(node.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+/// Moves the slot of a tag to the next master, key by key, in any order.
+async fn move_slot(cluster: &RedisCluster, tag: &str) {
+    let mut nodes = Vec::new();
+    for node in cluster.masters() {
+        let mut conn = connection(node).await;
+        let id: String = redis::cmd("CLUSTER").arg("MYID").query_async(&mut conn).await.unwrap();
+        nodes.push((node.port(), id, conn));
+    }
+    let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(tag).query_async(&mut nodes[0].2).await.unwrap();
+    let from = owner(&mut nodes, slot).await;
+    let to = (from + 1) % nodes.len();
+    let (from_id, (port, to_id)) = (nodes[from].1.clone(), (nodes[to].0, nodes[to].1.clone()));
+    set_slot(&mut nodes[to].2, slot, &["IMPORTING", &from_id]).await;
+    set_slot(&mut nodes[from].2, slot, &["MIGRATING", &to_id]).await;
+    loop {
+        let mut list = redis::cmd("CLUSTER");
+        list.arg("GETKEYSINSLOT").arg(slot).arg(100_000);
+        let mut keys: Vec<String> = list.query_async(&mut nodes[from].2).await.unwrap();
+        if keys.is_empty() {
+            break;
+        }
+        fastrand::shuffle(&mut keys);
+        for key in keys {
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(port).arg(&key).arg(0).arg(5000);
+            let moved: String = migrate.query_async(&mut nodes[from].2).await.unwrap();
+            assert!(moved == "OK" || moved == "NOKEY", "{key}: {moved}");
+        }
+    }
+    set_slot(&mut nodes[to].2, slot, &["NODE", &to_id]).await;
+    for (_, _, conn) in &mut nodes {
+        set_slot(conn, slot, &["NODE", &to_id]).await;
+    }
+}
+
+async fn set_slot(conn: &mut MultiplexedConnection, slot: u16, words: &[&str]) {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SETSLOT").arg(slot).arg(words);
+    let answer: String = command.query_async(conn).await.unwrap();
+    assert_eq!(answer, "OK");
+}
+
+/// The place of the master that has a slot.
+async fn owner(nodes: &mut [(u16, String, MultiplexedConnection)], slot: u16) -> usize {
+    let list: String = redis::cmd("CLUSTER").arg("NODES").query_async(&mut nodes[0].2).await.unwrap();
+    let has = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((first.parse::<u16>(), last.parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+    };
+    let line = list.lines().find(|line| line.split(' ').skip(8).any(has)).unwrap();
+    nodes.iter().position(|(_, id, _)| line.starts_with(id.as_str())).unwrap()
+}
