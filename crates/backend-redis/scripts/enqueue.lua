@@ -1,5 +1,5 @@
--- Accepts jobs: all of them, since a script is not interrupted (E1). They have reserved places in the sequence of all jobs, or
--- there is but one shard and the places are taken here. What jobs have in common comes first, once for all that share it. The answer
+-- Accepts jobs: all of them, since a script is not interrupted (E1). They have reserved numbers in the sequence of each of their shards, or
+-- they are all of this shard, and the numbers are taken here. What jobs have in common comes first, once for all that share it. The answer
 -- has the place before the first, the numbers of the queues, and for jobs that were there already which they are: the
 -- other ids follow from these.
 
@@ -32,6 +32,7 @@ local function register(base, shards, place)
 end
 
 local shards, place_of_shard, shape_count, jobs = number(), number(), number(), number()
+local floor = number() -- none if numbers were reserved
 local numbers = {}
 for index = 1, queue_count do
     numbers[index] = register(queue(index), shards, place_of_shard)
@@ -55,7 +56,10 @@ for index = 1, shape_count do
         ready = changes(base, ':ready').added, due = changes(base, ':due').added,
     }
 end
-local sequence = shards == 1 and redis.call('INCRBY', shard .. ':sequence', jobs) - jobs
+local sequence = floor and sequence_from(floor)
+if sequence then
+    sequence_to(sequence + jobs)
+end
 local known = {}
 for index = 1, jobs do
     local shape = shapes[number()]
@@ -86,4 +90,4 @@ for index = 1, jobs do
     end
 end
 conclude()
-return { sequence or 0, numbers, known }
+return { string.format('%.0f', sequence or 0), numbers, known }

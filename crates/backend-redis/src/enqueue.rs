@@ -1,21 +1,27 @@
 //! Enqueue: one script for all the jobs of a shard.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use futures_util::future::join_all;
 use leasehold_core::{Enqueued, JobId, NewJob, QueueName, Result, StoreError};
 
+use crate::directory::Directory;
 use crate::error::Effect;
 use crate::keys::Shard;
-use crate::link::{Link, Places, answered_id, grouped};
-use crate::script::{schedule_words, scripts};
+use crate::link::{Link, Places, TRIES, answered_id, grouped};
+use crate::script::{Call, schedule_words, scripts};
 use crate::{fan, id};
 
 pub(crate) async fn enqueue(link: &Link, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
     let headers = jobs.iter().map(|job| serde_json::to_string(job.headers())).collect::<Result<Vec<_>, _>>();
     let headers = &headers.map_err(|error| StoreError::backend("enqueue", error))?;
-    let first = reserve(link, jobs.len()).await?;
     let shards = jobs.iter().enumerate().map(|(place, job)| (link.layout.shard(job.queue()), place));
-    let calls = grouped(shards).into_iter().map(|(shard, places)| async move {
+    let shards = grouped(shards);
+    let first = match shards.len() {
+        1 => None, // The script takes the numbers itself.
+        _ => Some(reserve(link, jobs, &shards).await?),
+    };
+    let calls = shards.into_iter().map(|(shard, places)| async move {
         let answers = accept(link, shard, jobs, headers, (&places, first)).await?;
         Ok((places, answers))
     });
@@ -23,16 +29,34 @@ pub(crate) async fn enqueue(link: &Link, jobs: &[NewJob]) -> Result<Vec<Enqueued
     fan::answers("enqueue", missing, jobs.len(), calls).await
 }
 
-/// Reserves places in the sequence of all jobs: the one before the first. Where there is one shard, the script does so.
-async fn reserve(link: &Link, count: usize) -> Result<Option<i64>> {
-    if link.layout.count() == 1 {
-        return Ok(None);
+/// Reserves the same numbers in each of these shards, so that the ids of a batch rise (E10): the one before the first. Numbers that nobody
+/// takes do no harm.
+async fn reserve(link: &Link, jobs: &[NewJob], shards: &BTreeMap<Shard, Vec<usize>>) -> Result<i64> {
+    let mut first = link.last_number();
+    let mut reserved: BTreeMap<Shard, i64> = BTreeMap::new();
+    for _ in 0..TRIES {
+        let behind = shards.iter().filter(|(shard, _)| reserved.get(shard) != Some(&first));
+        let held = |shard| reserved.get(shard).map(|from| from + jobs.len() as i64);
+        let behind: Vec<_> = behind.map(|(shard, places)| (shard, places, held(shard))).collect();
+        let calls = behind.into_iter().map(|(shard, places, held)| async move {
+            let queues = Places::new(places.iter().map(|place| jobs[*place].queue()));
+            let fill = |_: &Directory, call: &mut Call| {
+                queues.keys(&link.layout, call);
+                call.arg(first).arg(jobs.len());
+                call.arg(held.map(|held| held.to_string()).unwrap_or_default());
+            };
+            let from = link.run("enqueue", Effect::Read, (&scripts::reserve, *shard), fill).await?;
+            Ok((*shard, from))
+        });
+        reserved.extend(join_all(calls).await.into_iter().collect::<Result<Vec<_>>>()?);
+        let furthest = reserved.values().copied().max().unwrap_or_default();
+        if reserved.values().all(|from| *from == furthest) {
+            link.has_given(furthest + jobs.len() as i64);
+            return Ok(furthest);
+        }
+        first = furthest;
     }
-    let mut command = redis::cmd("INCRBY");
-    command.arg(link.layout.prefix.common("sequence")).arg(count);
-    // Places that nobody takes do no harm.
-    let last: i64 = link.send("enqueue", Effect::Read, &command).await?;
-    Ok(Some(last.saturating_sub(count as i64)))
+    Err(StoreError::unavailable("enqueue", "other callers take numbers all the time"))
 }
 
 /// What jobs have in common, mostly: it is sent once for all that share it.
@@ -77,7 +101,7 @@ impl<'a> Shapes<'a> {
     }
 }
 
-/// The place before the first in the sequence, if the script took them; the numbers of the queues; and who was there
+/// The number before the first, if the script took them; the numbers of the queues; and who was there
 /// already, by the place of the job in the call.
 type Accepted = (i64, Vec<i64>, Vec<(usize, String)>);
 
@@ -96,6 +120,10 @@ async fn accept(
         .run("enqueue", Effect::Write, (&scripts::enqueue, shard), |directory, call| {
             queues.keys(&link.layout, call);
             call.arg(link.layout.count()).arg(shard.index()).arg(shapes.all.len()).arg(places.len());
+            match reserved {
+                Some(_) => call.arg(""),
+                None => call.arg(link.last_number()),
+            };
             for shape in &shapes.all {
                 let default = || directory.policy(shape.queue).max_attempts.get(); // E12
                 call.arg(queues.of(shape.queue)).arg(shape.kind).arg(shape.priority).arg(shape.headers);
@@ -109,6 +137,7 @@ async fn accept(
             }
         })
         .await?;
+    link.has_given(before + places.len() as i64);
     let accepted = places.iter().enumerate().map(|(at, place)| {
         let number =
             numbers.get(queues.of(jobs[*place].queue()).saturating_sub(1)).copied().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The number of a job tells its queue.
 //!
 //! A receipt names a job and no queue, and the keys of a job are with those of its queue. So the last six digits of the
-//! number are those of the queue, and no index is needed: job 17000042 is the 17th of all, and in queue 42. The number of a
-//! queue tells its shard in turn: it is the rest when divided by their count.
+//! number are those of the queue, and no index is needed: job 17000042 is number 17 of the sequence of its shard, and in queue 42. The number of a
+//! queue tells its shard in turn: it is the rest when divided by their count. So jobs of two shards never have the same id.
 
 use leasehold_core::JobId;
 
@@ -13,7 +13,7 @@ pub(crate) fn queue(id: JobId) -> Option<u32> {
     u32::try_from(id.get() % QUEUES).ok().filter(|queue| id.get() > QUEUES && *queue > 0)
 }
 
-/// The id of the job with this place in the sequence of all, in the queue with this number.
+/// The id of the job with this number in the sequence of its shard, in the queue with this number.
 pub(crate) fn of(sequence: i64, queue: i64) -> JobId {
     JobId::new(sequence * QUEUES + queue)
 }

@@ -1,7 +1,7 @@
 //! What every call has in common: keys, the stamp of the shard, and catching up when it is another.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use chrono::{DateTime, Utc};
@@ -34,13 +34,16 @@ pub(crate) struct Link {
     pub(crate) layout: Layout,
     directory: RwLock<Directory>,
     learning: Mutex<()>,
+    /// No sequence of a shard is behind this for whoever enqueues here, so that ids rise from call to call (E10).
+    sequence: AtomicI64,
     /// By how many microseconds the clock is ahead of the server's: nothing, but in tests.
     shift: Arc<AtomicU64>,
 }
 
 impl Link {
     pub(crate) fn new(wire: Wire, layout: Layout, shift: Arc<AtomicU64>) -> Self {
-        Self { wire, layout, directory: RwLock::default(), learning: Mutex::default(), shift }
+        let (directory, learning) = (RwLock::default(), Mutex::default());
+        Self { wire, layout, directory, learning, sequence: AtomicI64::new(0), shift }
     }
 
     pub(crate) fn wire(&self) -> &Wire {
@@ -52,6 +55,16 @@ impl Link {
         let (seconds, micros) = self.send::<(i64, i64)>(operation, Effect::Read, &redis::cmd("TIME")).await?;
         let now = DateTime::from_timestamp_micros(seconds * 1_000_000 + micros).unwrap_or_default();
         Ok(time::later(now, std::time::Duration::from_micros(self.shift.load(Ordering::Relaxed))))
+    }
+
+    /// The last number that was given to a job enqueued here.
+    pub(crate) fn last_number(&self) -> i64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// A job enqueued here has got this number.
+    pub(crate) fn has_given(&self, number: i64) {
+        self.sequence.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Looks at what is known of queues and policies. Not to be held over an `await`.

@@ -33,7 +33,8 @@ pub(crate) mod scripts {
     use super::{LazyLock, Script};
 
     scripts! {
-        enqueue: "common" "enqueue";
+        enqueue: "common" "sequence" "enqueue";
+        reserve: "common" "sequence" "reserve";
         dequeue: "common" "awake" "job" "dequeue";
         settle: "common" "job" "backoff" "settle";
         heartbeat: "common" "job" "heartbeat";

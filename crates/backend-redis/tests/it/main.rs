@@ -4,6 +4,7 @@
 mod chaos;
 mod cluster;
 mod many_queues;
+mod numbers;
 mod refusals;
 mod resharding;
 mod server;
