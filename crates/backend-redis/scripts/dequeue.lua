@@ -51,19 +51,46 @@ local function head(q)
     return {}
 end
 
--- The first Ready jobs. Of a priority whose next job is not due yet, the rest is skipped.
+-- The first Ready jobs, by looking at all that are due.
+local function first_of_due(q, most)
+    local found = {}
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', q.base .. ':due', '-', '[' .. now .. '~')) do
+        local id = string.sub(member, 19)
+        local priority = redis.call('HGET', q.base .. ':' .. id, 'priority')
+        local ranked = priority and rank(priority, string.sub(member, 1, 18), id)
+        if ranked and not (q.missing and q.missing[ranked]) then
+            found[#found + 1] = ranked
+        end
+    end
+    table.sort(found)
+    for index = #found, most + 1, -1 do
+        found[index] = nil
+    end
+    return found
+end
+
+-- The first Ready jobs. Of a priority whose next job is not due yet, the rest is skipped. If many priorities are, and fewer jobs are due, it is
+-- cheaper to look at those.
 local function first(q, most)
     if q.fifo then
         return head(q)
     end
-    local found, from = {}, '-'
+    local found, from, size, skips, due = {}, '-', most, 0, nil
     while #found < most do
-        local wanted = most - #found
+        local wanted = math.min(size, most - #found)
         local page = redis.call('ZRANGEBYLEX', q.base .. ':ready', from, '+', 'LIMIT', 0, wanted)
         local skipped = false
+        size = size * 2
         for _, member in ipairs(page) do
             if string.sub(member, 11, 28) > now then
                 from, skipped = '(' .. string.sub(member, 1, 10) .. '~', true
+                skips, size = skips + 1, 1
+                if skips >= 20 then
+                    due = due or redis.call('ZLEXCOUNT', q.base .. ':due', '-', '[' .. now .. '~')
+                    if due <= 4 * skips then
+                        return first_of_due(q, most)
+                    end
+                end
                 break
             end
             if not (q.missing and q.missing[member]) then

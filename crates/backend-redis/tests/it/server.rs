@@ -161,3 +161,55 @@ async fn a_spoilt_job_is_in_nobodys_way() {
     assert!(matches!(store.get(ids[0].id).await, Err(StoreError::Corrupt { .. })));
     assert_eq!(store.jobs(&JobFilter::default()).await.unwrap().items.len(), 1);
 }
+
+/// How many commands the server has run so far, those of scripts included.
+fn commands(server: &Redis) -> u64 {
+    let stats = server.command("INFO commandstats").unwrap();
+    let calls =
+        stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+    calls.sum()
+}
+
+/// A claim costs what it leases, however many priorities have jobs for later only.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_thousand_priorities_that_wait_cost_a_claim_next_to_nothing() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    let later = |priority| {
+        let job = NewJob::builder("q", "task").priority(priority).delay(Duration::from_secs(3600));
+        job.build().unwrap()
+    };
+    for thousand in 0..20 {
+        let jobs: Vec<_> = (1..=1000).map(|number| later(1000 * thousand + number)).collect();
+        store.enqueue(&jobs).await.unwrap();
+    }
+    for (due, limit) in [(1, 1), (1, 1000), (5, 2)] {
+        store.enqueue(&(0..due).map(|_| job("q")).collect::<Vec<_>>()).await.unwrap();
+        let before = commands(&server);
+        let leased = store.dequeue(&Dequeue::new("q", "w").unwrap().limit(limit).unwrap()).await.unwrap();
+        let cost = commands(&server) - before;
+        assert_eq!(leased.len(), due.min(limit as usize));
+        assert!(cost < 200, "{cost} commands for a claim of {limit} with {due} due");
+    }
+}
+
+/// Whoever has moved a job's hash away for a moment finds the job as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_hash_is_missing_for_a_while_is_not_forgotten() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    let ids: Vec<_> =
+        store.enqueue(&[job("q"), job("q"), job("q")]).await.unwrap().iter().map(|one| one.id).collect();
+    let key = format!("{{leasehold:0}}:q:{:019}", ids[0].get());
+    assert_eq!(server.command(&format!("RENAME {key} {{leasehold:0}}:away")).unwrap(), "+OK");
+    for queues in ["q", "*"] {
+        let queues: Queues = queues.parse().unwrap();
+        let request = Dequeue { queues, ..Dequeue::new("q", "w").unwrap() };
+        assert_eq!(store.dequeue(&request).await.unwrap().len(), 1);
+    }
+    let request = Dequeue::new("q", "w").unwrap().limit(9).unwrap();
+    assert!(store.dequeue(&request).await.unwrap().is_empty());
+    assert_eq!(server.command(&format!("RENAME {{leasehold:0}}:away {key}")).unwrap(), "+OK");
+    let leased = store.dequeue(&request).await.unwrap();
+    assert_eq!(leased.iter().map(|job| job.id).collect::<Vec<_>>(), ids[..1]);
+}
