@@ -10,7 +10,7 @@ use leasehold_gather::Gatherer;
 use crate::connect::Address;
 use crate::error::Effect;
 use crate::keys::{KeyPrefix, Layout, MOST_SHARDS};
-use crate::link::{Link, News, directory_call};
+use crate::link::{Link, News, check_keys, directory_call};
 use crate::turns::Turns;
 use crate::wake::Hub;
 use crate::wire::Wire;
@@ -131,7 +131,8 @@ impl RedisStoreBuilder {
         let layout = Layout::new(self.prefix.clone(), self.shards.unwrap_or(usual));
         let link = Link::new(wire.clone(), layout, Arc::clone(&self.shift));
         let call = directory_call(&link.layout, "", "");
-        let (.., shards) = link.call::<News>("connect", Effect::Read, &call).await?;
+        let (.., shards, keys) = link.call::<News>("connect", Effect::Read, &call).await?;
+        check_keys(keys)?;
         match self.shards {
             Some(asked) if asked != shards => {
                 let prefix = &self.prefix;

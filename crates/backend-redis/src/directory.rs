@@ -4,14 +4,29 @@
 //! it with the one that its caller went by: whoever is behind is sent away, catches up and comes again. What is known
 //! of queues is no more than a cache of numbers and names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use leasehold_core::{EffectivePolicy, Policies, QueueName, QueuePattern, QueuePolicy, QueuePrefix};
+use serde_json::{Map, Value};
 
 use crate::keys::{Layout, Shard};
 
 /// How many queues are remembered. Those forgotten are asked for again.
 const NAMES: usize = 65_536;
+
+/// What policies say in this version.
+const FIELDS: [&str; 10] = [
+    "paused",
+    "concurrency_limit",
+    "rate",
+    "max_lease",
+    "backoff",
+    "max_attempts",
+    "order",
+    "retention",
+    "archive",
+    "on_expiry",
+];
 
 /// The stamp of a shard that nothing is known of.
 const NONE: &str = "-";
@@ -22,6 +37,10 @@ pub(crate) struct Directory {
     /// By number.
     names: HashMap<u32, QueueName>,
     policies: Policies,
+    /// What newer versions have said in policies and this one does not know, by pattern.
+    unknown: HashMap<String, Map<String, Value>>,
+    /// Patterns whose policies cannot be read. Their queues are paused: nobody knows what may be leased.
+    unreadable: BTreeSet<String>,
     /// Which server, as far as what it holds goes, and the version of its policies; empty before anything is known.
     pub(crate) instance: String,
     pub(crate) version: String,
@@ -36,6 +55,25 @@ impl Directory {
 
     pub(crate) fn policies(&self) -> &Policies {
         &self.policies
+    }
+
+    /// A pattern whose policy cannot be read.
+    pub(crate) fn unreadable(&self) -> Option<&str> {
+        self.unreadable.first().map(String::as_str)
+    }
+
+    /// A policy as it is stored: with what newer versions have said beside it.
+    pub(crate) fn encode(&self, pattern: &QueuePattern, policy: &QueuePolicy) -> serde_json::Result<String> {
+        let unknown = self.unknown.get(&pattern.to_string());
+        if policy.is_empty() && unknown.is_none() {
+            return Ok(String::new());
+        }
+        let mut fields = match serde_json::to_value(policy)? {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        };
+        fields.extend(unknown.cloned().unwrap_or_default());
+        serde_json::to_string(&fields)
     }
 
     pub(crate) fn policy(&self, queue: &QueueName) -> EffectivePolicy {
@@ -78,8 +116,26 @@ impl Directory {
             tracing::error!("the server has lost what it had");
             self.names.clear();
         }
-        self.policies =
-            Policies::new(policies.iter().filter_map(|(pattern, policy)| decode(pattern, policy)));
+        self.policies = Policies::default();
+        (self.unknown, self.unreadable) = (HashMap::new(), BTreeSet::new());
+        for (name, text) in policies {
+            // No queue matches what is no pattern.
+            let Ok(pattern) = name.parse::<QueuePattern>() else { continue };
+            let policy = match decode(text) {
+                Ok((policy, unknown)) => {
+                    if !unknown.is_empty() {
+                        self.unknown.insert(name.clone(), unknown);
+                    }
+                    policy
+                }
+                Err(error) => {
+                    tracing::error!(%error, pattern = name, "a stored policy cannot be read: its queues are paused");
+                    self.unreadable.insert(name.clone());
+                    QueuePolicy { paused: Some(true), ..QueuePolicy::default() }
+                }
+            };
+            self.policies.set(pattern, policy);
+        }
         (self.instance, self.version) = (instance, version);
     }
 
@@ -99,8 +155,49 @@ impl Directory {
     }
 }
 
-fn decode(pattern: &str, policy: &str) -> Option<(QueuePattern, QueuePolicy)> {
-    let policy = serde_json::from_str::<QueuePolicy>(policy)
-        .inspect_err(|error| tracing::error!(%error, pattern, "a stored policy was passed over"));
-    Some((pattern.parse().ok()?, policy.ok()?))
+/// A stored policy, and what a newer version has said in it.
+fn decode(text: &str) -> serde_json::Result<(QueuePolicy, Map<String, Value>)> {
+    let fields: Map<String, Value> = serde_json::from_str(text)?;
+    let (known, unknown) = fields.into_iter().partition(|(name, _)| FIELDS.contains(&name.as_str()));
+    Ok((serde_json::from_value(Value::Object(known))?, unknown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_policy_is_known() {
+        let Ok(Value::Object(fields)) = serde_json::to_value(QueuePolicy::default()) else { panic!() };
+        let names: BTreeSet<&str> = fields.keys().map(String::as_str).collect();
+        assert_eq!(names, BTreeSet::from(FIELDS));
+    }
+
+    #[test]
+    fn what_a_newer_version_has_said_is_kept() {
+        let mut directory = Directory::default();
+        let stored = [("q".to_owned(), r#"{"paused":true,"something_new":[1]}"#.to_owned())];
+        directory.adopt("1".to_owned(), "1".to_owned(), &HashMap::from(stored));
+        let (pattern, queue) = ("q".parse().unwrap(), QueueName::new("q").unwrap());
+        assert!(directory.policy(&queue).paused);
+        assert_eq!(directory.unreadable(), None);
+        for policy in [QueuePolicy::default(), QueuePolicy { paused: Some(false), ..QueuePolicy::default() }]
+        {
+            let text = directory.encode(&pattern, &policy).unwrap();
+            let (again, unknown) = decode(&text).unwrap();
+            assert_eq!((again, unknown.len()), (policy, 1));
+        }
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_pauses_its_queues() {
+        for text in ["", "{", "[]", r#"{"paused":"yes"}"#, r#"{"order":"by_chance"}"#] {
+            let mut directory = Directory::default();
+            let stored = HashMap::from([("q*".to_owned(), text.to_owned())]);
+            directory.adopt("1".to_owned(), "1".to_owned(), &stored);
+            assert!(directory.policy(&QueueName::new("q1").unwrap()).paused, "{text}");
+            assert!(!directory.policy(&QueueName::new("other").unwrap()).paused, "{text}");
+            assert_eq!(directory.unreadable(), Some("q*"), "{text}");
+        }
+    }
 }

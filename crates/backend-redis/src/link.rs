@@ -174,7 +174,9 @@ impl Link {
         let (instance, version) =
             self.known(|directory| (directory.instance.clone(), directory.version.clone()));
         let call = directory_call(&self.layout, &instance, &version);
-        let (instance, version, policies, shards) = self.call::<News>(operation, Effect::Read, &call).await?;
+        let (instance, version, policies, shards, keys) =
+            self.call::<News>(operation, Effect::Read, &call).await?;
+        check_keys(keys)?;
         if shards != self.layout.count() {
             let here = self.layout.count();
             return Err(StoreError::conflict(format!(
@@ -332,16 +334,29 @@ impl Link {
     }
 }
 
-/// Instance, version, policies if they are news, shards.
-pub(crate) type News = (String, String, Option<HashMap<String, String>>, u32);
+/// Instance, version, policies if they are news, shards, and the layout of the keys.
+pub(crate) type News = (String, String, Option<HashMap<String, String>>, u32, u32);
+
+/// How keys are named and what is in them. A version that changes it so that others would go wrong takes the next number.
+const KEYS: u32 = 1;
+
+/// Refuses a prefix in which a newer version has written.
+pub(crate) fn check_keys(keys: u32) -> Result<()> {
+    if keys <= KEYS {
+        return Ok(());
+    }
+    Err(StoreError::conflict(format!(
+        "a newer version of this program has written here: the keys have layout {keys}, and this version knows {KEYS}"
+    )))
+}
 
 /// Asks what everybody must know, and says how many shards a new prefix is to have.
 pub(crate) fn directory_call(layout: &Layout, instance: &str, version: &str) -> Call {
     let mut call = Call::new(&scripts::directory);
-    for name in ["instance", "version", "policies", "shards"] {
+    for name in ["instance", "version", "policies", "shards", "layout"] {
         call.key(layout.prefix.common(name));
     }
-    call.arg(instance).arg(version).arg(fastrand::u32(1..)).arg(layout.count());
+    call.arg(instance).arg(version).arg(fastrand::u32(1..)).arg(layout.count()).arg(KEYS);
     call
 }
 

@@ -12,7 +12,12 @@ const TRIES: usize = 1000;
 
 pub(crate) async fn policies(link: &Link) -> Result<Policies> {
     link.catch_up("policies", None).await?;
-    Ok(link.known(|directory| directory.policies().clone()))
+    match link.known(|directory| directory.unreadable().map(str::to_owned)) {
+        Some(pattern) => Err(StoreError::corrupt(format!(
+            "the policy of {pattern} cannot be read; its queues are paused until another is set"
+        ))),
+        None => Ok(link.known(|directory| directory.policies().clone())),
+    }
 }
 
 /// Sets the policy of `pattern` to what `change` makes of all of them.
@@ -30,7 +35,7 @@ pub(crate) async fn change(
         let mut new = old.clone();
         new.set(pattern.clone(), policy.clone());
         fill_buckets(link, operation, pattern, &old, &new).await?;
-        let text = if policy.is_empty() { Ok(String::new()) } else { serde_json::to_string(&policy) };
+        let text = link.known(|directory| directory.encode(pattern, &policy));
         let text = text.map_err(|error| StoreError::backend(operation, error))?;
         let mut call = Call::new(&scripts::set_policy);
         call.key(link.layout.prefix.common("version")).key(link.layout.prefix.common("policies"));

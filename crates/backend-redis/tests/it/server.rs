@@ -213,3 +213,40 @@ async fn a_job_whose_hash_is_missing_for_a_while_is_not_forgotten() {
     let leased = store.dequeue(&request).await.unwrap();
     assert_eq!(leased.iter().map(|job| job.id).collect::<Vec<_>>(), ids[..1]);
 }
+
+/// A policy of a newer version, and one that nobody can read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_is_not_understood_lets_nothing_through() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    let store = connect(&server).await;
+    store.enqueue(&[job("newer"), job("broken"), job("other")]).await.unwrap();
+    for (pattern, text) in [("newer", r#"{"paused":true,"something_new":1}"#), ("broken", "no-policy")] {
+        let set = server.command(&format!("HSET {{leasehold:0}}:policies {pattern} '{text}'")).unwrap();
+        assert_eq!(set, ":1");
+    }
+    // As a change of a policy has it.
+    store.pause(&"unrelated".parse().unwrap()).await.unwrap();
+    let leased = store.dequeue(&Dequeue::new(Queues::all(), "w").unwrap().limit(9).unwrap()).await.unwrap();
+    assert_eq!(leased.iter().map(|job| job.queue.as_str()).collect::<Vec<_>>(), ["other"]);
+    let error = store.policies().await.unwrap_err();
+    assert!(error.to_string().contains("broken"), "{error}");
+    store.resume(&"newer".parse().unwrap()).await.unwrap();
+    store.set_policy(&"broken".parse().unwrap(), &leasehold_core::QueuePolicy::default()).await.unwrap();
+    assert!(store.policies().await.is_ok());
+    let stored = server.command("HGET {leasehold:0}:policies newer").unwrap();
+    assert!(stored.contains(r#""something_new":1"#), "{stored}");
+    assert_eq!(
+        store.dequeue(&Dequeue::new(Queues::all(), "w").unwrap().limit(9).unwrap()).await.unwrap().len(),
+        2
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_a_newer_version_are_left_alone() {
+    let server = Redis::start(RedisVersion::Redis7, &[]).unwrap();
+    connect(&server).await;
+    assert_eq!(server.command("SET {leasehold:0}:layout 2").unwrap(), "+OK");
+    let error = RedisStore::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Conflict { .. }), "{error:?}");
+    assert!(error.to_string().contains("newer version"), "{error}");
+}
