@@ -338,9 +338,12 @@ pub(crate) fn not_started(job: Arc<Job>, source: usize, verdict: Verdict) -> Fin
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Epoch, JobId, NewJob, backend};
+    use std::collections::HashSet;
+
+    use leasehold_core::{Capabilities, Epoch, JobId, MockStore, NewJob, WorkerId, backend};
 
     use super::*;
+    use crate::report::Labels;
 
     #[test]
     fn the_reason_for_sending_again_is_told_by_the_error() {
@@ -370,6 +373,28 @@ mod tests {
             let batch = Batch::new(vec![finished], 1 << 20);
             assert_eq!(batch.items[0].next, Next::AskForProof);
             assert_eq!(batch.items[0].own_proof(), fate, "{receipt}");
+        }
+    }
+
+    /// Verdicts that fail again and again say nothing about the store. Their reason is likely in the jobs.
+    #[tokio::test(start_paused = true)]
+    async fn the_store_is_down_when_verdicts_fail_that_have_not_failed_often() {
+        let mut store = MockStore::new();
+        store.expect_capabilities().return_const(Capabilities::minimal());
+        store.expect_settle().returning(|_| Err(StoreError::unavailable("settle", "not this one")));
+        let labels =
+            Labels { worker: WorkerId::new("w").unwrap(), queues: Vec::new(), kinds: HashSet::default() };
+        let reporter = Reporter::new(labels);
+        let settler = Settler::new(Arc::new(store), Arc::new(Leases::default()), reporter.clone());
+        let new = NewJob::builder("q", "k").build().unwrap();
+        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        let mut batch = settler.batch(vec![not_started(Arc::new(job), 0, Verdict::done())]);
+        for failures in 0..8 {
+            // Another call has succeeded.
+            reporter.store_said(&Ok(()));
+            assert_eq!(batch.is_stubborn(), failures >= 4, "after {failures} failures");
+            batch = settler.round(batch).await.again.remove(0);
+            assert_eq!(reporter.stats().store_is_up, failures >= 4, "after {failures} failures");
         }
     }
 }

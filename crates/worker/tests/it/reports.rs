@@ -346,3 +346,50 @@ async fn a_verdict_that_was_refused_is_asked_about_once() {
     assert_eq!(settled_so_far(&worker), (0, 1));
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
+
+/// The lines of the log, each with its level.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text += &format!("{}={value:?} ", field.name());
+        });
+        self.0.lock().unwrap().push((*event.metadata().level(), text));
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Handlers that end when they are dropped are no reason for a warning.
+#[test]
+fn a_shutdown_without_trouble_logs_no_warning() {
+    let lines = Lines::default();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let life = async {
+        let store = store();
+        enqueue(&store, 2).await;
+        let handler = async |_: Work, _: Context<()>| std::future::pending::<()>().await;
+        let worker = worker(&store).handle::<Work>(handler).start().unwrap();
+        sleep(SECOND).await;
+        assert_eq!(worker.shutdown(Duration::ZERO).await.unwrap().released, 2);
+    };
+    tracing::subscriber::with_default(lines.clone(), || runtime.block_on(life));
+    let lines = lines.0.lock().unwrap();
+    assert!(lines.iter().any(|(_, text)| text.contains("the worker stops claiming")), "{lines:?}");
+    let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level <= tracing::Level::WARN).collect();
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
