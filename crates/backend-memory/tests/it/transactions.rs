@@ -32,6 +32,7 @@ fn a_commit_shows_everything_at_once() {
     tx.commit().unwrap();
     assert!(matches!(now(store.get(new.id)).unwrap(), Some(Record::Live(_))));
     assert!(matches!(now(store.get(held.id)).unwrap(), Some(Record::Finished(_))));
+    assert_eq!(store.value("paid"), Some(Json::new(&1).unwrap()));
     assert_eq!(store.values().len(), 1);
     assert!(!tx.in_transaction());
 }

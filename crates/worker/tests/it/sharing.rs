@@ -128,8 +128,8 @@ async fn a_claim_that_is_answered_late_starts_no_more_than_there_are_slots() {
         }
     }
     let store = store();
-    fill(&store, "late", 30).await;
-    fill(&store, "good", 1000).await;
+    fill(&store, "late", 10).await;
+    fill(&store, "good", 400).await;
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = (Arc::clone(&now), Arc::clone(&most));
     let handler = move |_: Work, _: Context<()>| {
@@ -148,7 +148,7 @@ async fn a_claim_that_is_answered_late_starts_no_more_than_there_are_slots() {
         .handle::<Work>(handler)
         .start()
         .unwrap();
-    let jobs = finished(&store, 1030).await;
+    let jobs = finished(&store, 410).await;
     assert_eq!(most.load(Ordering::SeqCst), 4);
     assert!(jobs.iter().all(|job| job.attempts == 1));
     worker.shutdown(Duration::ZERO).await.unwrap();
