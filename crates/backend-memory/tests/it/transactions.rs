@@ -22,6 +22,7 @@ fn a_commit_shows_everything_at_once() {
         claim(&store, "work", 1).remove(0)
     };
     let mut tx = store.begin();
+    assert!(tx.in_transaction());
     let new = enqueue_in(&store, &mut tx, "a");
     let _ = now(store.ack_in(&mut tx, &held.receipt(), Json::null())).unwrap();
     tx.put("paid", Json::new(&1).unwrap()).unwrap();
