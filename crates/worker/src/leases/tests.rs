@@ -90,3 +90,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_handler_believes_in_its_lease_until_it_ends_or_the_lease_is_lost() {
+    let leases = Leases::default();
+    let jobs = [1, 2, 3].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, Instant::now(), |job| job.id == JobId::new(3));
+    let [ended, lost, kept] = jobs.map(|job| job.receipt());
+    leases.ended(&ended);
+    leases.lose(&lost);
+    assert_eq!([ended, lost, kept].map(|receipt| leases.is_running(&receipt)), [false, false, true]);
+    assert_eq!([ended, lost, kept].map(|receipt| leases.is_transactional(&receipt)), [false, false, true]);
+    leases.let_go([&kept]);
+    assert!(!leases.is_running(&kept) && !leases.is_transactional(&kept));
+}
