@@ -376,6 +376,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_jobs_of_a_task_that_died_are_given_up() {
+        let jobs = [1, 2].map(|id| Unsettled {
+            receipt: Receipt { job: JobId::new(id), epoch: Epoch::new(1) },
+            source: id as usize,
+        });
+        let round = Round::died(&jobs, "a bug");
+        let ends: Vec<_> = round.done.iter().map(|done| (done.job, done.end)).collect();
+        assert_eq!(ends, jobs.map(|job| (job, End::GivenUp)));
+        assert!(round.again.is_empty() && matches!(round.error, Some(StoreError::Backend { .. })));
+    }
+
     /// Verdicts that fail again and again say nothing about the store. Their reason is likely in the jobs.
     #[tokio::test(start_paused = true)]
     async fn the_store_is_down_when_verdicts_fail_that_have_not_failed_often() {

@@ -334,6 +334,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_was_held_is_sent_from_the_very_moment_on() {
+        let mut settlements = settlements(&settings(10));
+        let (now, moment) = (Instant::now(), Duration::from_millis(1));
+        settlements.held_until = Some(now);
+        assert_eq!(settlements.held_until(now - moment), Some(now));
+        assert_eq!((settlements.held_until(now), settlements.held_until(now + moment)), (None, None));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn locked_jobs_go_along_if_they_are_due_soon() {
         let mut settlements = settlements(&settings(10));

@@ -1,5 +1,6 @@
 //! However heartbeats go, a lease is believed in for as long as the store grants it.
 
+use futures_util::FutureExt;
 use leasehold_core::{Epoch, JobId, Json, Kind, Lease as Granted, MaxAttempts, QueueName, WorkerId};
 use proptest::prelude::{Strategy, prop_oneof, proptest};
 
@@ -103,4 +104,18 @@ fn a_handler_believes_in_its_lease_until_it_ends_or_the_lease_is_lost() {
     assert_eq!([ended, lost, kept].map(|receipt| leases.is_transactional(&receipt)), [false, false, true]);
     leases.let_go([&kept]);
     assert!(!leases.is_running(&kept) && !leases.is_transactional(&kept));
+}
+
+#[test]
+fn the_heart_is_woken_for_what_is_due_sooner_than_it_knows() {
+    let (leases, now) = (Leases::default(), Instant::now());
+    let is_woken = |id: i64, seconds: u64| {
+        leases.hold(&[job(id, Duration::from_secs(seconds))], now, |_| false);
+        leases.sooner.notified().now_or_never().is_some()
+    };
+    assert!(is_woken(1, 9), "it has nothing to look at");
+    assert!(!is_woken(2, 12) && !is_woken(3, 9), "it looks soon enough");
+    assert!(is_woken(4, 6));
+    leases.hold(&[], now, |_| false);
+    assert!(leases.sooner.notified().now_or_never().is_none(), "there is nothing new");
 }

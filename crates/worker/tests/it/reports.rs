@@ -373,22 +373,58 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Handlers that end when they are dropped are no reason for a warning.
-#[test]
-fn a_shutdown_without_trouble_logs_no_warning() {
+/// What is logged in this life, on paused time.
+fn logged(life: impl Future<Output = ()>) -> Vec<(tracing::Level, String)> {
     let lines = Lines::default();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    let life = async {
+    tracing::subscriber::with_default(lines.clone(), || runtime.block_on(life));
+    std::mem::take(&mut lines.0.lock().unwrap())
+}
+
+/// The claim is answered after the lease has passed.
+#[test]
+fn jobs_that_are_given_back_and_not_started_are_logged() {
+    struct Late;
+    #[async_trait]
+    impl Around for Late {
+        async fn after(&self, op: Op, _: usize) -> Result<()> {
+            if op == Op::Dequeue {
+                sleep(3 * SECOND).await;
+            }
+            Ok(())
+        }
+    }
+    let lines = logged(async {
+        let store = store();
+        enqueue(&store, 2).await;
+        let worker = Worker::builder(Wrapped::new(&store, &Arc::new(Late))).queue("q").lease(2 * SECOND);
+        let worker =
+            worker.heartbeat_on(HeartbeatOn::Task).handle::<Work>(async |_: Work, _: Context<()>| {});
+        let worker = worker.start().unwrap();
+        sleep(4 * SECOND).await;
+        worker.shutdown(Duration::ZERO).await.unwrap();
+    });
+    let is_told = |(level, text): &(tracing::Level, String)| {
+        *level == tracing::Level::WARN
+            && text.contains("leased jobs are given back and not started")
+            && text.contains("jobs=2")
+            && text.contains("took longer than their lease")
+    };
+    assert!(lines.iter().any(is_told), "{lines:?}");
+}
+
+/// Handlers that end when they are dropped are no reason for a warning.
+#[test]
+fn a_shutdown_without_trouble_logs_no_warning() {
+    let lines = logged(async {
         let store = store();
         enqueue(&store, 2).await;
         let handler = async |_: Work, _: Context<()>| std::future::pending::<()>().await;
         let worker = worker(&store).handle::<Work>(handler).start().unwrap();
         sleep(SECOND).await;
         assert_eq!(worker.shutdown(Duration::ZERO).await.unwrap().released, 2);
-    };
-    tracing::subscriber::with_default(lines.clone(), || runtime.block_on(life));
-    let lines = lines.0.lock().unwrap();
+    });
     assert!(lines.iter().any(|(_, text)| text.contains("the worker stops claiming")), "{lines:?}");
     let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level <= tracing::Level::WARN).collect();
     assert!(warnings.is_empty(), "{warnings:?}");
