@@ -344,6 +344,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_has_failed_less_often_goes_first() {
+        let mut settlements = settlements(&settings(1));
+        let settler = Arc::clone(&settlements.settler);
+        for (id, tries) in [(1, 3), (2, 1), (3, 2)] {
+            settlements.again.push(tried(&settler, id, tries).await);
+            // Each is due before the next one is tried.
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let order: Vec<_> =
+            std::iter::from_fn(|| settlements.next_again(Instant::now())).map(|batch| ids(&batch)).collect();
+        assert_eq!(order, [[2], [3], [1]]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn locked_jobs_go_along_if_they_are_due_soon() {
         let mut settlements = settlements(&settings(10));
         let settler = Arc::clone(&settlements.settler);

@@ -119,3 +119,19 @@ fn the_heart_is_woken_for_what_is_due_sooner_than_it_knows() {
     leases.hold(&[], now, |_| false);
     assert!(leases.sooner.notified().now_or_never().is_none(), "there is nothing new");
 }
+
+#[test]
+fn a_lease_is_extended_by_one_call_at_a_time_and_not_when_it_is_lost() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let jobs = [1, 2, 3].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, start, |_| false);
+    let [lost, alone, other] = jobs.map(|job| job.receipt());
+    leases.lose(&lost);
+    leases.extend_alone(&alone);
+    let third = start + Duration::from_secs(3);
+    assert_eq!(leases.due(third - Duration::from_millis(1)).beats, Vec::<Vec<Receipt>>::new());
+    assert_eq!(leases.due(third).beats, [[alone], [other]]);
+    assert_eq!(leases.due(third).beats, Vec::<Vec<Receipt>>::new(), "the store is being asked");
+    leases.none_is_beating();
+    assert_eq!(leases.due(third).beats, [[alone], [other]]);
+}

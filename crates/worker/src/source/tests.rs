@@ -186,3 +186,12 @@ fn a_source_whose_claim_failed_is_suspect() {
     source.failed(1, firm, &error, Instant::now());
     assert!(source.is_suspect());
 }
+
+#[test]
+fn a_pause_ends_at_its_very_moment() {
+    let queues = Queues::named(["q"]).unwrap();
+    let mut source = Source::new(queues, 1, Some(3), Outages::new());
+    let (now, moment) = (Instant::now(), Duration::from_millis(1));
+    source.pause_until = Some(now);
+    assert_eq!([now - moment, now, now + moment].map(|at| source.room(at)), [0, 3, 3]);
+}
