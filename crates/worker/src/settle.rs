@@ -376,6 +376,23 @@ mod tests {
         }
     }
 
+    /// First the document says why it was refused, then there is none, then the job is left to its lease.
+    #[test]
+    fn a_verdict_that_is_refused_says_less_each_time() {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        let finished = not_started(Arc::new(job), 0, Verdict::done_with("result").unwrap());
+        let refused: StoreError = NewJob::builder("", "k").build().unwrap_err().into();
+        let mut batch = Batch::new(vec![finished], 1 << 20);
+        for less in [Verdict::Done(super::refused(&refused.to_string())), Verdict::done()] {
+            let mut failed = batch.failed(&refused, false);
+            batch = failed.again.remove(0);
+            assert_eq!((&batch.items[0].verdict, failed.given_up.len()), (&less, 0));
+        }
+        let failed = batch.failed(&refused, false);
+        assert_eq!((failed.again.len(), failed.given_up.len()), (0, 1));
+    }
+
     #[test]
     fn the_jobs_of_a_task_that_died_are_given_up() {
         let jobs = [1, 2].map(|id| Unsettled {
