@@ -345,6 +345,19 @@ mod tests {
     use super::*;
     use crate::report::Labels;
 
+    fn job() -> Job {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        backend::accepted(JobId::new(1), &new, &Default::default(), Default::default())
+    }
+
+    fn settler(mut store: MockStore) -> (Settler, Reporter) {
+        store.expect_capabilities().return_const(Capabilities::minimal());
+        let labels =
+            Labels { worker: WorkerId::new("w").unwrap(), queues: Vec::new(), kinds: HashSet::default() };
+        let reporter = Reporter::new(labels);
+        (Settler::new(Arc::new(store), Arc::new(Leases::default()), reporter.clone()), reporter)
+    }
+
     #[test]
     fn the_reason_for_sending_again_is_told_by_the_error() {
         let lost = || "lost".to_owned();
@@ -363,8 +376,7 @@ mod tests {
     /// A handler that settles another job in its transaction, and returns the proof of that, has not settled its own.
     #[test]
     fn the_proof_of_another_job_is_none() {
-        let new = NewJob::builder("q", "k").build().unwrap();
-        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        let job = job();
         let own = job.receipt();
         let other = Receipt { job: JobId::new(2), epoch: Epoch::new(1) };
         for (receipt, fate) in [(own, Some(Fate::Completed)), (other, None)] {
@@ -379,9 +391,7 @@ mod tests {
     /// First the document says why it was refused, then there is none, then the job is left to its lease.
     #[test]
     fn a_verdict_that_is_refused_says_less_each_time() {
-        let new = NewJob::builder("q", "k").build().unwrap();
-        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
-        let finished = not_started(Arc::new(job), 0, Verdict::done_with("result").unwrap());
+        let finished = not_started(Arc::new(job()), 0, Verdict::done_with("result").unwrap());
         let refused: StoreError = NewJob::builder("", "k").build().unwrap_err().into();
         let mut batch = Batch::new(vec![finished], 1 << 20);
         for less in [Verdict::Done(super::refused(&refused.to_string())), Verdict::done()] {
@@ -405,19 +415,43 @@ mod tests {
         assert!(round.again.is_empty() && matches!(round.error, Some(StoreError::Backend { .. })));
     }
 
+    /// The answer to the verdict is lost. What became of the job is told by its receipt.
+    #[tokio::test(start_paused = true)]
+    async fn a_verdict_whose_answer_was_lost_is_concluded_from_the_receipt() {
+        let finished = |status| ReceiptStatus::Finished { status };
+        let snooze = || Verdict::snooze(Duration::from_secs(1)).unwrap();
+        for (status, verdict, expected) in [
+            (finished(FinalStatus::Completed), Verdict::done(), [1, 0, 0, 0, 0, 0]),
+            (finished(FinalStatus::DeadLetter), Verdict::retry("e"), [0, 1, 0, 0, 0, 0]),
+            (finished(FinalStatus::Discarded), Verdict::discard("why"), [0, 0, 1, 0, 0, 0]),
+            (ReceiptStatus::Requeued, snooze(), [0, 0, 0, 1, 0, 0]),
+            (ReceiptStatus::Requeued, Verdict::retry("e"), [0, 0, 0, 0, 1, 0]),
+            (ReceiptStatus::Gone, Verdict::retry("e"), [0, 0, 0, 0, 0, 1]),
+        ] {
+            let mut store = MockStore::new();
+            store.expect_settle().returning(|_| Err(StoreError::unknown("settle", "lost")));
+            store.expect_receipts().returning(move |_| Ok(vec![status]));
+            let (settler, reporter) = settler(store);
+            let job = Arc::new(job());
+            settler.leases.hold(std::slice::from_ref(&job), Instant::now(), |_| false);
+            let round = settler.round(settler.batch(vec![not_started(job, 0, verdict)])).await;
+            let end = if status == ReceiptStatus::Gone { End::Lost } else { End::Settled };
+            assert_eq!(round.done.iter().map(|done| done.end).collect::<Vec<_>>(), [end], "{status:?}");
+            assert!(round.again.is_empty(), "{status:?}");
+            let stats = reporter.stats();
+            let ends = [stats.completed, stats.dead_lettered, stats.discarded, stats.snoozed];
+            let ends = [ends.as_slice(), &[stats.retried, stats.lease_lost]].concat();
+            assert_eq!(ends, expected, "{status:?}");
+        }
+    }
+
     /// Verdicts that fail again and again say nothing about the store. Their reason is likely in the jobs.
     #[tokio::test(start_paused = true)]
     async fn the_store_is_down_when_verdicts_fail_that_have_not_failed_often() {
         let mut store = MockStore::new();
-        store.expect_capabilities().return_const(Capabilities::minimal());
         store.expect_settle().returning(|_| Err(StoreError::unavailable("settle", "not this one")));
-        let labels =
-            Labels { worker: WorkerId::new("w").unwrap(), queues: Vec::new(), kinds: HashSet::default() };
-        let reporter = Reporter::new(labels);
-        let settler = Settler::new(Arc::new(store), Arc::new(Leases::default()), reporter.clone());
-        let new = NewJob::builder("q", "k").build().unwrap();
-        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
-        let mut batch = settler.batch(vec![not_started(Arc::new(job), 0, Verdict::done())]);
+        let (settler, reporter) = settler(store);
+        let mut batch = settler.batch(vec![not_started(Arc::new(job()), 0, Verdict::done())]);
         for failures in 0..8 {
             // Another call has succeeded.
             reporter.store_said(&Ok(()));
