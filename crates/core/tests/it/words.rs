@@ -7,9 +7,9 @@ use std::time::Duration;
 use chrono::DateTime;
 use leasehold_core::contract::{self, Clause};
 use leasehold_core::{
-    BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, FinalStatus, Headers, IdempotencyKey, Invalid,
-    JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Problem, QueueName, Queues, RateLimit, Receipt,
-    Record, Schedule, StoreError, Verdict, backend,
+    BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers, IdempotencyKey,
+    Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Problem, QueueName, Queues, RateLimit,
+    Receipt, Record, Schedule, SettleOutcome, StoreError, Verdict, backend,
 };
 
 #[test]
@@ -171,6 +171,21 @@ fn verdicts_carry_what_they_were_given() {
     let reason = Json::new("a\u{fffd}b").unwrap();
     assert_eq!(Verdict::discard("a\0b"), Verdict::Discard { reason });
     assert_eq!(format!("{:?}", Json::error("e")), r#"{"error":"e"}"#);
+}
+
+#[test]
+fn an_outcome_is_settled_lost_or_pending() {
+    let receipt = Receipt { job: JobId::new(1), epoch: Epoch::new(2) };
+    let settled = backend::settled(receipt, Fate::Completed);
+    assert_eq!((settled.receipt(), settled.fate()), (receipt, Fate::Completed));
+    for (outcome, is_lost, is_pending, proof) in [
+        (backend::settled_outcome(receipt, Fate::Completed), false, false, Some(settled)),
+        (SettleOutcome::LeaseLost, true, false, None),
+        (SettleOutcome::Pending, false, true, None),
+    ] {
+        assert_eq!((outcome.is_lost(), outcome.is_pending()), (is_lost, is_pending), "{outcome:?}");
+        assert_eq!(outcome.settled(), proof);
+    }
 }
 
 #[test]
