@@ -8,8 +8,9 @@ use chrono::DateTime;
 use leasehold_core::contract::{self, Clause};
 use leasehold_core::{
     BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers, IdempotencyKey,
-    Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Problem, QueueName, Queues, RateLimit,
-    Receipt, Record, Schedule, SettleOutcome, StoreError, Verdict, backend,
+    Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Policies, Problem, QueueName, QueueOrder,
+    QueuePattern, QueuePolicy, Queues, RateLimit, Receipt, Record, Schedule, SettleOutcome, StoreError,
+    Verdict, backend,
 };
 
 #[test]
@@ -186,6 +187,27 @@ fn an_outcome_is_settled_lost_or_pending() {
         assert_eq!((outcome.is_lost(), outcome.is_pending()), (is_lost, is_pending), "{outcome:?}");
         assert_eq!(outcome.settled(), proof);
     }
+}
+
+#[test]
+fn policies_are_replaced_as_a_whole_and_removed_by_an_empty_one() {
+    let pattern = |text: &str| text.parse::<QueuePattern>().unwrap();
+    let (paused, empty) =
+        (QueuePolicy { paused: Some(true), ..QueuePolicy::default() }, QueuePolicy::default());
+    let fifo = QueuePolicy { order: Some(QueueOrder::Fifo), ..QueuePolicy::default() };
+    let mut policies = Policies::new([(pattern("b"), empty.clone()), (pattern("b*"), paused.clone())]);
+    policies.set(pattern("a"), empty.clone());
+    assert_eq!((policies.len(), policies.is_empty()), (1, false));
+    policies.set(pattern("a"), paused.clone());
+    policies.set(pattern("c"), paused.clone());
+    policies.set(pattern("a"), fifo.clone());
+    assert_eq!(policies.len(), 3);
+    let set = ["a", "b", "b*", "c"].map(|text| policies.set_for(&pattern(text)));
+    assert_eq!(set, [fifo, empty.clone(), paused.clone(), paused]);
+    let others = ["a", "b*", "c"].map(pattern);
+    assert!(policies.iter().all(|(pattern, _)| others.contains(pattern)), "{policies:?}");
+    others.into_iter().for_each(|pattern| policies.set(pattern, empty.clone()));
+    assert_eq!((policies.len(), policies.is_empty(), policies), (0, true, Policies::default()));
 }
 
 #[test]

@@ -135,3 +135,13 @@ fn a_lease_is_extended_by_one_call_at_a_time_and_not_when_it_is_lost() {
     leases.none_is_beating();
     assert_eq!(leases.due(third).beats, [[alone], [other]]);
 }
+
+#[test]
+fn a_heartbeat_makes_no_lease_shorter() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let job = job(1, Duration::from_secs(9));
+    leases.hold(std::slice::from_ref(&job), start, |_| false);
+    leases.extended(&job.receipt(), start, Duration::from_secs(2));
+    assert_eq!(leases.pass(start + Duration::from_secs(8)), []);
+    assert_eq!(leases.pass(start + Duration::from_secs(9)), [job.receipt()]);
+}
