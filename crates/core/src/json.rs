@@ -209,6 +209,10 @@ mod tests {
         assert_eq!(Json::parse(r#"{"a\u0000":1}"#).unwrap_err().problem, Problem::Nul);
         assert_eq!(Json::parse(&"[".repeat(65)).unwrap_err().problem, Problem::TooDeep { limit: 64 });
         assert!(Json::parse(&format!("{}{}", "[".repeat(64), "]".repeat(64))).is_ok());
+        // What stands side by side is not deep.
+        for element in ["[],", "{},"] {
+            assert!(Json::parse(&format!("[{}null]", element.repeat(100))).is_ok(), "{element}");
+        }
         assert!(matches!(Json::parse(r#""\ud800""#).unwrap_err().problem, Problem::NotJson { .. }));
         assert!(matches!(Json::parse("nope").unwrap_err().problem, Problem::NotJson { .. }));
         assert!(matches!(Json::new(&f64::INFINITY).unwrap_err().problem, Problem::InexactNumber { .. }));

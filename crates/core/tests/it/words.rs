@@ -7,10 +7,10 @@ use std::time::Duration;
 use chrono::DateTime;
 use leasehold_core::contract::{self, Clause};
 use leasehold_core::{
-    BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers, IdempotencyKey,
-    Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Policies, Problem, QueueName, QueueOrder,
-    QueuePattern, QueuePolicy, Queues, RateLimit, Receipt, Record, Schedule, SettleOutcome, StoreError,
-    Verdict, backend,
+    Backoff, BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers,
+    IdempotencyKey, Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Policies, Problem,
+    QueueName, QueueOrder, QueuePattern, QueuePolicy, Queues, RateLimit, Receipt, Record, Schedule,
+    SettleOutcome, StoreError, Verdict, backend,
 };
 
 #[test]
@@ -48,6 +48,10 @@ fn numbers_come_out_as_they_were_put_in() {
     assert_eq!((MaxAttempts::new(7).unwrap().get(), MaxAttempts::DEFAULT.get()), (7, 5));
     let rate = RateLimit::new(2.5, 9).unwrap();
     assert_eq!((rate.per_sec(), rate.burst()), (2.5, 9));
+    let [base, min, max] = [3, 2, 9].map(Duration::from_secs);
+    let backoff = Backoff::new(base, 0.25, min, max).unwrap();
+    assert_eq!([backoff.base(), backoff.min(), backoff.max()].map(Delay::get), [base, min, max]);
+    assert_eq!(backoff.jitter(), 0.25);
 }
 
 #[test]
