@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::DateTime;
 use leasehold_core::contract::{self, Clause};
 use leasehold_core::{
-    Backoff, BatchSize, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers,
+    Backoff, BatchSize, Capabilities, ConcurrencyLimit, Delay, Epoch, EventKind, Fate, FinalStatus, Headers,
     IdempotencyKey, Invalid, JobId, JobState, Json, MaxAttempts, NewJob, Outcome, Policies, Problem,
     QueueName, QueueOrder, QueuePattern, QueuePolicy, Queues, RateLimit, Receipt, Record, Schedule,
     SettleOutcome, StoreError, Verdict, backend,
@@ -212,6 +212,29 @@ fn policies_are_replaced_as_a_whole_and_removed_by_an_empty_one() {
     assert!(policies.iter().all(|(pattern, _)| others.contains(pattern)), "{policies:?}");
     others.into_iter().for_each(|pattern| policies.set(pattern, empty.clone()));
     assert_eq!((policies.len(), policies.is_empty(), policies), (0, true, Policies::default()));
+}
+
+#[test]
+fn a_policy_is_refused_for_what_the_backend_does_not_keep() {
+    let limit = Some(ConcurrencyLimit::new(1).unwrap());
+    let with_limit = QueuePolicy { concurrency_limit: limit, ..QueuePolicy::default() };
+    let with_rate = QueuePolicy { rate: Some(RateLimit::new(1.0, 1).unwrap()), ..QueuePolicy::default() };
+    let with_order = |order| QueuePolicy { order: Some(order), ..QueuePolicy::default() };
+    let paused = QueuePolicy { paused: Some(true), ..QueuePolicy::default() };
+    let full = Capabilities::full();
+    for (policy, without, feature) in [
+        (paused, Capabilities { policies: false, ..full }, "policies"),
+        (with_limit, Capabilities { concurrency_limit: false, ..full }, "concurrency limits"),
+        (with_rate, Capabilities { rate_limit: false, ..full }, "rate limits"),
+        (with_order(QueueOrder::Fifo), Capabilities { fifo: false, ..full }, "Fifo order"),
+    ] {
+        assert!(backend::check_policy(&policy, &full).is_ok(), "{policy:?}");
+        assert!(backend::check_policy(&QueuePolicy::default(), &without).is_ok(), "{without:?}");
+        let refusal = backend::check_policy(&policy, &without).unwrap_err();
+        assert!(matches!(refusal, StoreError::Unsupported { feature: told } if told == feature), "{refusal}");
+    }
+    let no_fifo = Capabilities { fifo: false, ..full };
+    assert!(backend::check_policy(&with_order(QueueOrder::Priority), &no_fifo).is_ok());
 }
 
 #[test]

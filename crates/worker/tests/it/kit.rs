@@ -67,6 +67,7 @@ async fn time_moves_on_to_what_is_due() {
     assert_eq!(ran.last().unwrap().status(), Some(FinalStatus::Completed));
     assert!(queue.now() - start > chrono::Duration::hours(1));
     assert_eq!((worker.stats().retried, worker.stats().completed), (2, 1));
+    assert_eq!(format!("{worker:?}"), format!("TestWorker {{ stats: {:?}, .. }}", worker.stats()));
 }
 
 #[tokio::test]

@@ -429,3 +429,19 @@ fn a_shutdown_without_trouble_logs_no_warning() {
     let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level <= tracing::Level::WARN).collect();
     assert!(warnings.is_empty(), "{warnings:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_shows_its_numbers_and_a_context_its_job() {
+    let store = store();
+    enqueue(&store, 1).await;
+    let shown: Arc<Mutex<String>> = Arc::default();
+    let handler = async |_: Work, context: Context<Arc<Mutex<String>>>| {
+        *context.state().lock().unwrap() = format!("{context:?}");
+    };
+    let worker = worker(&store).state(Arc::clone(&shown)).handle::<Work>(handler).start().unwrap();
+    finished(&store, 1).await;
+    assert_eq!(*shown.lock().unwrap(), "Context { job: JobId(1), .. }");
+    let shown = format!("{worker:?}");
+    assert_eq!(shown, format!("WorkerHandle {{ stats: {:?}, .. }}", worker.stats()));
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}
