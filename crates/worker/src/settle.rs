@@ -403,6 +403,47 @@ mod tests {
         assert_eq!((failed.again.len(), failed.given_up.len()), (0, 1));
     }
 
+    /// One of them was refused: which, is found out before any of them says less.
+    #[test]
+    fn a_batch_that_is_refused_is_split_and_its_verdicts_stay() {
+        let finished = || not_started(Arc::new(job()), 0, Verdict::done_with("result").unwrap());
+        let refused: StoreError = NewJob::builder("", "k").build().unwrap_err().into();
+        let failed = Batch::new(vec![finished(), finished()], 1 << 20).failed(&refused, false);
+        let verdicts =
+            |batch: &Batch| batch.items.iter().map(|item| item.verdict.clone()).collect::<Vec<_>>();
+        let expected = [[Verdict::done_with("result").unwrap()], [Verdict::done_with("result").unwrap()]];
+        assert_eq!(failed.again.iter().map(verdicts).collect::<Vec<_>>(), expected);
+        assert!(failed.given_up.is_empty());
+    }
+
+    /// In a queue that keeps dead letters alone, these leave no trace.
+    #[test]
+    fn what_can_have_ended_without_a_trace_is_told_by_the_proof_or_the_verdict() {
+        let status = |ending: Ending, doubtful: bool| {
+            let finished = Finished { job: Arc::new(job()), source: 0, ending, took: Duration::ZERO };
+            let mut batch = Batch::new(vec![finished], 1 << 20);
+            batch.items[0].doubtful = doubtful;
+            batch.items[0].traceless().map(|(_, status)| status)
+        };
+        let proof = |fate| Ending::Settled(backend::settled(job().receipt(), fate));
+        let (completed, discarded) = (Some(FinalStatus::Completed), Some(FinalStatus::Discarded));
+        for (fate, expected) in
+            [(Fate::Completed, completed), (Fate::Discarded, discarded), (Fate::DeadLettered, None)]
+        {
+            assert_eq!(status(proof(fate), false), expected, "{fate:?}");
+        }
+        // A verdict of the worker's counts if the answer to it was lost.
+        for (verdict, expected) in [
+            (Verdict::done(), completed),
+            (Verdict::discard("why"), discarded),
+            (Verdict::dead("e"), None),
+            (Verdict::retry("e"), None),
+        ] {
+            assert_eq!(status(Ending::Verdict(verdict.clone()), true), expected, "{verdict:?}");
+            assert_eq!(status(Ending::Verdict(verdict.clone()), false), None, "{verdict:?}");
+        }
+    }
+
     #[test]
     fn the_jobs_of_a_task_that_died_are_given_up() {
         let jobs = [1, 2].map(|id| Unsettled {

@@ -40,6 +40,7 @@ fn numbers_come_out_as_they_were_put_in() {
     assert_eq!((receipt.to_string().as_str(), "17@4".parse()), ("17@4", Ok(receipt)));
     assert_eq!((JobId::new(17).to_string().as_str(), "17".parse()), ("17", Ok(JobId::new(17))));
     assert_eq!((Epoch::new(4).to_string().as_str(), Epoch::new(4).next()), ("4", Epoch::new(5)));
+    assert_eq!((JobId::new(17).get(), Epoch::new(4).get()), (17, 4));
     let size = BatchSize::new(7).unwrap();
     assert_eq!((size.get(), size.as_usize()), (7, 7));
     assert_eq!((BatchSize::ONE.get(), BatchSize::MAX.get()), (1, 10_000));

@@ -145,3 +145,17 @@ fn a_heartbeat_makes_no_lease_shorter() {
     assert_eq!(leases.pass(start + Duration::from_secs(8)), []);
     assert_eq!(leases.pass(start + Duration::from_secs(9)), [job.receipt()]);
 }
+
+#[test]
+fn a_lease_stays_what_it_was_when_it_is_extended() {
+    let (leases, now) = (Leases::default(), Instant::now());
+    let jobs = [1, 2].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, now, |job| job.id == JobId::new(2));
+    let [ended, transactional] = jobs.map(|job| job.receipt());
+    leases.ended(&ended);
+    for receipt in [ended, transactional] {
+        leases.extended(&receipt, now, Duration::from_secs(9));
+    }
+    assert_eq!((leases.is_running(&ended), leases.is_transactional(&ended)), (false, false));
+    assert_eq!((leases.is_running(&transactional), leases.is_transactional(&transactional)), (true, true));
+}
