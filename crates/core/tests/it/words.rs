@@ -239,6 +239,22 @@ fn a_policy_is_refused_for_what_the_backend_does_not_keep() {
 }
 
 #[test]
+fn a_delay_doubles_with_each_attempt_and_is_spread_to_either_side() {
+    let seconds = Duration::from_secs;
+    let backoff = Backoff::new(seconds(4), 0.25, seconds(1), seconds(1000)).unwrap();
+    for (attempts, delays) in [(0, [3, 4, 5]), (1, [3, 4, 5]), (2, [6, 8, 10]), (3, [12, 16, 20])] {
+        let drawn = [0.0, 0.5, 1.0].map(|random| backoff.delay(attempts, random).get());
+        assert_eq!(drawn, delays.map(seconds), "attempt {attempts}");
+        let (shortest, longest) = backoff.bounds(attempts);
+        assert_eq!([shortest.get(), longest.get()], [drawn[0], drawn[2]]);
+        let middle = [-0.1, 1.1, f64::NAN].map(|random| backoff.delay(attempts, random).get());
+        assert_eq!(middle, [drawn[1]; 3], "no random number is one half");
+    }
+    let narrow = Backoff::new(seconds(4), 0.25, seconds(5), seconds(9)).unwrap();
+    assert_eq!([1, 2, 3].map(|attempts| narrow.delay(attempts, 0.5).get()), [5, 8, 9].map(seconds));
+}
+
+#[test]
 fn ids_are_limited_as_every_batch_is() {
     let ids = |count| vec![JobId::new(1); count];
     assert!(backend::check_ids(None).is_ok() && backend::check_ids(Some(&ids(10_000))).is_ok());
