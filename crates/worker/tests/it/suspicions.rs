@@ -523,3 +523,13 @@ async fn a_commit_after_the_return_is_refused() {
     assert_eq!(store.values().into_keys().collect::<Vec<_>>(), ["attempt 2"]);
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_shortest_poll_interval_is_no_error() {
+    let start = |interval| {
+        let worker = worker(&store()).poll_interval(interval);
+        worker.handle::<Work>(async |_: Work, _: Context<()>| {}).start()
+    };
+    assert!(start(Duration::from_micros(999)).is_err());
+    start(Duration::from_millis(1)).unwrap().shutdown(Duration::ZERO).await.unwrap();
+}
