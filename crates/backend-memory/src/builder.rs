@@ -45,3 +45,21 @@ impl MemoryStoreBuilder {
         MemoryStore { shared: Arc::new(Shared { state, capabilities }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Capabilities, NewJob, Store, StoreError};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_in_memory_promises_all_but_to_outlive_its_process() {
+        let store = MemoryStoreBuilder::new().payload_limit(10).build();
+        let promised = Capabilities { durable: false, payload_limit: 10, ..Capabilities::full() };
+        assert_eq!(store.capabilities(), promised);
+        let job = |text: &str| NewJob::builder("q", "k").payload(text).build().unwrap();
+        assert!(store.enqueue(&[job("12345678")]).await.is_ok());
+        let refused = store.enqueue(&[job("123456789")]).await;
+        assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+    }
+}

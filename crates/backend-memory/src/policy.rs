@@ -101,3 +101,25 @@ impl PolicyBook {
         lengths.filter_map(|(length, _)| self.prefixes.get(text.get(..*length)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_policies_that_were_removed() {
+        let mut book = PolicyBook::default();
+        let paused = QueuePolicy { paused: Some(true), ..QueuePolicy::default() };
+        let patterns = ["a*", "b*", "abc*", "abc"].map(|pattern| pattern.parse::<QueuePattern>().unwrap());
+        for policy in [paused.clone(), paused, QueuePolicy::default()] {
+            patterns.iter().for_each(|pattern| book.set(pattern, policy.clone()));
+            let lengths: Vec<_> = book.lengths.clone().into_iter().collect();
+            let (prefixes, expected) = match policy.is_empty() {
+                true => (0, vec![]),
+                false => (3, vec![(1, 2), (3, 1)]),
+            };
+            assert_eq!((book.prefixes.len(), lengths), (prefixes, expected));
+        }
+        assert!(book.exact.is_empty() && book.all.is_empty());
+    }
+}

@@ -177,9 +177,16 @@ mod tests {
 
     #[test]
     fn numbers_are_kept_exactly_or_refused() {
-        for kept in
-            ["0.1", "18446744073709551615", "-9223372036854775808", "1e300", "1.50", "-1.25e-3", "0e99999"]
-        {
+        for kept in [
+            "0.1",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e300",
+            "1.50",
+            "-1.25e-3",
+            "0.01e1",
+            "0e99999",
+        ] {
             assert!(Json::parse(kept).is_ok(), "{kept}");
         }
         for refused in
@@ -187,6 +194,12 @@ mod tests {
         {
             let problem = Json::parse(refused).unwrap_err().problem;
             assert_eq!(problem, Problem::InexactNumber { number: refused.to_owned() });
+            // Also after text that looks like the end or the beginning of a string.
+            for before in [r#"["a","#, r#"["\"","#, r#"["\\","#, r#"["","#, r#"{"1e400":"#] {
+                let document = format!("{before}{refused}");
+                let problem = Json::parse(&document).unwrap_err().problem;
+                assert_eq!(problem, Problem::InexactNumber { number: refused.to_owned() }, "{document}");
+            }
         }
     }
 
@@ -196,6 +209,10 @@ mod tests {
         assert_eq!(Json::parse(r#"{"a\u0000":1}"#).unwrap_err().problem, Problem::Nul);
         assert_eq!(Json::parse(&"[".repeat(65)).unwrap_err().problem, Problem::TooDeep { limit: 64 });
         assert!(Json::parse(&format!("{}{}", "[".repeat(64), "]".repeat(64))).is_ok());
+        // What stands side by side is not deep.
+        for element in ["[],", "{},"] {
+            assert!(Json::parse(&format!("[{}null]", element.repeat(100))).is_ok(), "{element}");
+        }
         assert!(matches!(Json::parse(r#""\ud800""#).unwrap_err().problem, Problem::NotJson { .. }));
         assert!(matches!(Json::parse("nope").unwrap_err().problem, Problem::NotJson { .. }));
         assert!(matches!(Json::new(&f64::INFINITY).unwrap_err().problem, Problem::InexactNumber { .. }));

@@ -1,5 +1,6 @@
 //! What a queue's operator may say about it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -380,8 +381,8 @@ impl Policies {
     pub fn effective(&self, queue: &QueueName) -> EffectivePolicy {
         let mut matching: Vec<_> = self.0.iter().filter(|(pattern, _)| pattern.matches(queue)).collect();
         matching.sort_by_key(|(pattern, _)| match pattern {
-            QueuePattern::Exact(_) => 0,
-            QueuePattern::Prefix(prefix) => 1 + limits::NAME_BYTES - prefix.as_str().len(),
+            QueuePattern::Exact(_) => Reverse(usize::MAX),
+            QueuePattern::Prefix(prefix) => Reverse(prefix.as_str().len()),
         });
         matching.iter().fold(QueuePolicy::default(), |sum, (_, policy)| sum.or(policy)).into()
     }

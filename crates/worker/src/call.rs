@@ -61,3 +61,25 @@ pub(crate) async fn sleep_until(time: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_exact_for_decades_and_never_overflow() {
+        let (now, year) = (Instant::now(), Duration::from_secs(365 * 24 * 3600));
+        for length in [Duration::ZERO, Duration::from_secs(1), year, 29 * year, 30 * year] {
+            assert_eq!(later(now, length), now + length);
+        }
+        assert_eq!(later(now, Duration::MAX), now + 30 * year);
+    }
+
+    #[test]
+    fn an_answer_is_awaited_as_long_as_a_lease_within_bounds() {
+        for (lease, patience) in [(1, 5), (5, 5), (30, 30), (60, 60), (3600, 60)] {
+            let lease = LeaseFor::new(Duration::from_secs(lease)).unwrap();
+            assert_eq!(super::patience(lease), Duration::from_secs(patience), "{lease:?}");
+        }
+    }
+}

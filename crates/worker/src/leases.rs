@@ -252,8 +252,8 @@ impl Lease {
     fn renew(&mut self, sent: Instant, left: Duration) {
         let renewed = Self::new(sent, left, self.cancelled.clone());
         let deadline = self.deadline.max(renewed.deadline);
-        let Self { transactional, ended, told, .. } = *self;
-        *self = Self { deadline, transactional, ended, told, ..renewed };
+        let Self { transactional, ended, .. } = *self;
+        *self = Self { deadline, transactional, ended, ..renewed };
     }
 
     /// When it is lost if the store says nothing before.

@@ -241,7 +241,191 @@ fn counted<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<(T, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::counted;
+    use std::collections::{BTreeMap, HashSet};
+
+    use leasehold_core::{Epoch, JobId, Kind, NewJob, Queues, ReclaimFate, WorkerId, backend};
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    use super::*;
+
+    fn reporter() -> Reporter {
+        Reporter::new(Labels {
+            worker: WorkerId::new("w").unwrap(),
+            queues: vec![Queues::named(["q"]).unwrap()],
+            kinds: HashSet::from([Kind::new("k").unwrap()]),
+        })
+    }
+
+    fn job() -> Job {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        Job { attempts: 2, ..job }
+    }
+
+    /// The metrics that this leaves, by name and by the values of their labels: counters and gauges as numbers, histograms as how
+    /// often a value was recorded.
+    fn metrics_of(reports: impl FnOnce()) -> BTreeMap<String, f64> {
+        let recorder = DebuggingRecorder::new();
+        metrics::with_local_recorder(&recorder, reports);
+        let metrics = recorder.snapshotter().snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
+            let labels = key.key().labels().map(metrics::Label::value);
+            let words: Vec<_> = std::iter::once(key.key().name()).chain(labels).collect();
+            let value = match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(value) => value.into_inner(),
+                DebugValue::Histogram(values) => values.len() as f64,
+            };
+            (words.join(" "), value)
+        });
+        metrics.collect()
+    }
+
+    fn named<const N: usize>(metrics: [(&str, f64); N]) -> BTreeMap<String, f64> {
+        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    #[test]
+    fn every_end_of_a_job_has_a_number_a_metric_and_an_event() {
+        let (reporter, job, at) = (reporter(), job(), Default::default());
+        let mut events = reporter.events();
+        let fates = [
+            Fate::Completed,
+            Fate::Retrying { available_at: at },
+            Fate::Snoozed { available_at: at },
+            Fate::DeadLettered,
+            Fate::Discarded,
+        ];
+        let took = Duration::from_secs(1);
+        let metrics = metrics_of(|| fates.iter().for_each(|fate| reporter.settled(0, &job, *fate, took)));
+        let expected = named([
+            ("leasehold_settled_total q k completed", 1.0),
+            ("leasehold_settled_total q k retrying", 1.0),
+            ("leasehold_settled_total q k snoozed", 1.0),
+            ("leasehold_settled_total q k dead_lettered", 1.0),
+            ("leasehold_settled_total q k discarded", 1.0),
+            // Those that will be tried again are not at their last attempt.
+            ("leasehold_attempts k", 3.0),
+        ]);
+        assert_eq!(metrics, expected);
+        let stats = reporter.stats();
+        let ends = [stats.completed, stats.retried, stats.snoozed, stats.dead_lettered, stats.discarded];
+        assert_eq!(ends, [1; 5]);
+        for fate in fates {
+            let (queue, kind) = (job.queue.clone(), job.kind.clone());
+            assert_eq!(events.try_recv(), Ok(WorkerEvent::Settled { job: job.id, queue, kind, fate, took }));
+        }
+    }
+
+    #[test]
+    fn every_failure_of_a_handler_has_a_number_a_metric_and_an_event() {
+        use FailureKind::{Layer, Panic, Timeout, Undecodable, UnknownKind};
+        let (reporter, job) = (reporter(), job());
+        let mut events = reporter.events();
+        let all = [Panic, Timeout, UnknownKind, Undecodable, Layer];
+        let metrics = metrics_of(|| all.iter().for_each(|how| reporter.failed(&job, *how)));
+        let expected = named([
+            ("leasehold_handler_failures_total k panic", 1.0),
+            ("leasehold_handler_failures_total k timeout", 1.0),
+            ("leasehold_handler_failures_total k unknown_kind", 1.0),
+            ("leasehold_handler_failures_total k undecodable", 1.0),
+            ("leasehold_handler_failures_total k layer", 1.0),
+        ]);
+        assert_eq!(metrics, expected);
+        let stats = reporter.stats();
+        let failures =
+            [stats.panicked, stats.timed_out, stats.unknown_kind, stats.undecodable, stats.refused];
+        assert_eq!(failures, [1; 5]);
+        for how in all {
+            assert_eq!(
+                events.try_recv(),
+                Ok(WorkerEvent::Failed { job: job.id, kind: job.kind.clone(), how })
+            );
+        }
+        assert_eq!(all.map(FailureKind::is_given_up), [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn whatever_else_happens_has_a_number_a_metric_or_an_event() {
+        let (reporter, job, took) = (reporter(), job(), Duration::from_secs(1));
+        let mut events = reporter.events();
+        let receipt = Receipt { job: JobId::new(1), epoch: Epoch::new(1) };
+        let reclaimed = Reclaimed::new(&job, ReclaimFate::DeadLettered);
+        let metrics = metrics_of(|| {
+            reporter.wakeup();
+            reporter.claiming();
+            reporter.claim_took(took);
+            reporter.started(0, &[Arc::new(job.clone()), Arc::new(job.clone())]);
+            reporter.started(0, &[]);
+            reporter.running(2);
+            reporter.handled(&job, took);
+            reporter.settling_took(took);
+            reporter.unsettled(3);
+            reporter.settle_again(4, "locked");
+            reporter.heartbeat(5, took);
+            reporter.lease_lost(receipt, "as the test wants");
+            reporter.not_committed(&job);
+            reporter.reclaimed(vec![reclaimed.clone(), reclaimed.clone()]);
+            reporter.stopping();
+        });
+        let expected = named([
+            ("leasehold_wakeups_total", 1.0),
+            ("leasehold_claim_seconds", 1.0),
+            ("leasehold_leased_total q", 2.0),
+            ("leasehold_in_flight w", 2.0),
+            ("leasehold_handler_seconds k", 1.0),
+            ("leasehold_settle_seconds", 1.0),
+            ("leasehold_settle_retries_total locked", 4.0),
+            ("leasehold_heartbeat_seconds", 1.0),
+            ("leasehold_heartbeats_total", 5.0),
+            ("leasehold_lease_lost_total", 1.0),
+            ("leasehold_not_committed_total k", 1.0),
+            ("leasehold_reclaimed_total", 2.0),
+        ]);
+        assert_eq!(metrics, expected);
+        let stats = reporter.stats();
+        assert_eq!([stats.wakeups, stats.claims, stats.leased, stats.running], [1, 1, 2, 2]);
+        assert_eq!([stats.unsettled, stats.settle_retries, stats.reclaimed], [3, 4, 2]);
+        assert_eq!([stats.lease_lost, stats.not_committed], [1, 1]);
+        let leased = WorkerEvent::Leased {
+            job: job.id,
+            queue: job.queue.clone(),
+            kind: job.kind.clone(),
+            attempt: job.attempts,
+        };
+        for event in [
+            leased.clone(),
+            leased,
+            WorkerEvent::LeaseLost { receipt, how: "as the test wants" },
+            WorkerEvent::NotCommitted { job: job.id, kind: job.kind.clone() },
+            WorkerEvent::Reclaimed(reclaimed.clone()),
+            WorkerEvent::Reclaimed(reclaimed),
+            WorkerEvent::Stopping,
+        ] {
+            assert_eq!(events.try_recv(), Ok(event));
+        }
+    }
+
+    #[test]
+    fn the_store_is_told_of_when_it_goes_and_when_it_comes_back() {
+        let reporter = reporter();
+        let mut events = reporter.events();
+        let said = |answer: Result<(), StoreError>| {
+            let metrics = metrics_of(|| reporter.store_said(&answer));
+            (metrics.get("leasehold_store_up w").copied(), reporter.stats().store_is_up)
+        };
+        let down = || Err(StoreError::unavailable("settle", "gone"));
+        assert_eq!(said(Ok(())), (None, true));
+        assert_eq!((said(down()), said(down())), ((Some(0.0), false), (None, false)));
+        assert_eq!((said(Ok(())), said(Ok(()))), ((Some(1.0), true), (None, true)));
+        assert_eq!(said(Err(StoreError::unknown("settle", "gone"))), (Some(0.0), false));
+        assert_eq!(said(Err(StoreError::corrupt("a row"))), (Some(1.0), true), "it has answered");
+        for event in
+            [WorkerEvent::StoreDown, WorkerEvent::StoreUp, WorkerEvent::StoreDown, WorkerEvent::StoreUp]
+        {
+            assert_eq!(events.try_recv(), Ok(event));
+        }
+        assert!(events.try_recv().is_err());
+    }
 
     #[test]
     fn each_value_is_counted_by_itself() {

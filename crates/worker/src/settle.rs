@@ -338,9 +338,25 @@ pub(crate) fn not_started(job: Arc<Job>, source: usize, verdict: Verdict) -> Fin
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Epoch, JobId, NewJob, backend};
+    use std::collections::HashSet;
+
+    use leasehold_core::{Capabilities, Epoch, JobId, MockStore, NewJob, WorkerId, backend};
 
     use super::*;
+    use crate::report::Labels;
+
+    fn job() -> Job {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        backend::accepted(JobId::new(1), &new, &Default::default(), Default::default())
+    }
+
+    fn settler(mut store: MockStore) -> (Settler, Reporter) {
+        store.expect_capabilities().return_const(Capabilities::minimal());
+        let labels =
+            Labels { worker: WorkerId::new("w").unwrap(), queues: Vec::new(), kinds: HashSet::default() };
+        let reporter = Reporter::new(labels);
+        (Settler::new(Arc::new(store), Arc::new(Leases::default()), reporter.clone()), reporter)
+    }
 
     #[test]
     fn the_reason_for_sending_again_is_told_by_the_error() {
@@ -360,8 +376,7 @@ mod tests {
     /// A handler that settles another job in its transaction, and returns the proof of that, has not settled its own.
     #[test]
     fn the_proof_of_another_job_is_none() {
-        let new = NewJob::builder("q", "k").build().unwrap();
-        let job = backend::accepted(JobId::new(1), &new, &Default::default(), Default::default());
+        let job = job();
         let own = job.receipt();
         let other = Receipt { job: JobId::new(2), epoch: Epoch::new(1) };
         for (receipt, fate) in [(own, Some(Fate::Completed)), (other, None)] {
@@ -370,6 +385,120 @@ mod tests {
             let batch = Batch::new(vec![finished], 1 << 20);
             assert_eq!(batch.items[0].next, Next::AskForProof);
             assert_eq!(batch.items[0].own_proof(), fate, "{receipt}");
+        }
+    }
+
+    /// First the document says why it was refused, then there is none, then the job is left to its lease.
+    #[test]
+    fn a_verdict_that_is_refused_says_less_each_time() {
+        let finished = not_started(Arc::new(job()), 0, Verdict::done_with("result").unwrap());
+        let refused: StoreError = NewJob::builder("", "k").build().unwrap_err().into();
+        let mut batch = Batch::new(vec![finished], 1 << 20);
+        for less in [Verdict::Done(super::refused(&refused.to_string())), Verdict::done()] {
+            let mut failed = batch.failed(&refused, false);
+            batch = failed.again.remove(0);
+            assert_eq!((&batch.items[0].verdict, failed.given_up.len()), (&less, 0));
+        }
+        let failed = batch.failed(&refused, false);
+        assert_eq!((failed.again.len(), failed.given_up.len()), (0, 1));
+    }
+
+    /// One of them was refused: which, is found out before any of them says less.
+    #[test]
+    fn a_batch_that_is_refused_is_split_and_its_verdicts_stay() {
+        let finished = || not_started(Arc::new(job()), 0, Verdict::done_with("result").unwrap());
+        let refused: StoreError = NewJob::builder("", "k").build().unwrap_err().into();
+        let failed = Batch::new(vec![finished(), finished()], 1 << 20).failed(&refused, false);
+        let verdicts =
+            |batch: &Batch| batch.items.iter().map(|item| item.verdict.clone()).collect::<Vec<_>>();
+        let expected = [[Verdict::done_with("result").unwrap()], [Verdict::done_with("result").unwrap()]];
+        assert_eq!(failed.again.iter().map(verdicts).collect::<Vec<_>>(), expected);
+        assert!(failed.given_up.is_empty());
+    }
+
+    /// In a queue that keeps dead letters alone, these leave no trace.
+    #[test]
+    fn what_can_have_ended_without_a_trace_is_told_by_the_proof_or_the_verdict() {
+        let status = |ending: Ending, doubtful: bool| {
+            let finished = Finished { job: Arc::new(job()), source: 0, ending, took: Duration::ZERO };
+            let mut batch = Batch::new(vec![finished], 1 << 20);
+            batch.items[0].doubtful = doubtful;
+            batch.items[0].traceless().map(|(_, status)| status)
+        };
+        let proof = |fate| Ending::Settled(backend::settled(job().receipt(), fate));
+        let (completed, discarded) = (Some(FinalStatus::Completed), Some(FinalStatus::Discarded));
+        for (fate, expected) in
+            [(Fate::Completed, completed), (Fate::Discarded, discarded), (Fate::DeadLettered, None)]
+        {
+            assert_eq!(status(proof(fate), false), expected, "{fate:?}");
+        }
+        // A verdict of the worker's counts if the answer to it was lost.
+        for (verdict, expected) in [
+            (Verdict::done(), completed),
+            (Verdict::discard("why"), discarded),
+            (Verdict::dead("e"), None),
+            (Verdict::retry("e"), None),
+        ] {
+            assert_eq!(status(Ending::Verdict(verdict.clone()), true), expected, "{verdict:?}");
+            assert_eq!(status(Ending::Verdict(verdict.clone()), false), None, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn the_jobs_of_a_task_that_died_are_given_up() {
+        let jobs = [1, 2].map(|id| Unsettled {
+            receipt: Receipt { job: JobId::new(id), epoch: Epoch::new(1) },
+            source: id as usize,
+        });
+        let round = Round::died(&jobs, "a bug");
+        let ends: Vec<_> = round.done.iter().map(|done| (done.job, done.end)).collect();
+        assert_eq!(ends, jobs.map(|job| (job, End::GivenUp)));
+        assert!(round.again.is_empty() && matches!(round.error, Some(StoreError::Backend { .. })));
+    }
+
+    /// The answer to the verdict is lost. What became of the job is told by its receipt.
+    #[tokio::test(start_paused = true)]
+    async fn a_verdict_whose_answer_was_lost_is_concluded_from_the_receipt() {
+        let finished = |status| ReceiptStatus::Finished { status };
+        let snooze = || Verdict::snooze(Duration::from_secs(1)).unwrap();
+        for (status, verdict, expected) in [
+            (finished(FinalStatus::Completed), Verdict::done(), [1, 0, 0, 0, 0, 0]),
+            (finished(FinalStatus::DeadLetter), Verdict::retry("e"), [0, 1, 0, 0, 0, 0]),
+            (finished(FinalStatus::Discarded), Verdict::discard("why"), [0, 0, 1, 0, 0, 0]),
+            (ReceiptStatus::Requeued, snooze(), [0, 0, 0, 1, 0, 0]),
+            (ReceiptStatus::Requeued, Verdict::retry("e"), [0, 0, 0, 0, 1, 0]),
+            (ReceiptStatus::Gone, Verdict::retry("e"), [0, 0, 0, 0, 0, 1]),
+        ] {
+            let mut store = MockStore::new();
+            store.expect_settle().returning(|_| Err(StoreError::unknown("settle", "lost")));
+            store.expect_receipts().returning(move |_| Ok(vec![status]));
+            let (settler, reporter) = settler(store);
+            let job = Arc::new(job());
+            settler.leases.hold(std::slice::from_ref(&job), Instant::now(), |_| false);
+            let round = settler.round(settler.batch(vec![not_started(job, 0, verdict)])).await;
+            let end = if status == ReceiptStatus::Gone { End::Lost } else { End::Settled };
+            assert_eq!(round.done.iter().map(|done| done.end).collect::<Vec<_>>(), [end], "{status:?}");
+            assert!(round.again.is_empty(), "{status:?}");
+            let stats = reporter.stats();
+            let ends = [stats.completed, stats.dead_lettered, stats.discarded, stats.snoozed];
+            let ends = [ends.as_slice(), &[stats.retried, stats.lease_lost]].concat();
+            assert_eq!(ends, expected, "{status:?}");
+        }
+    }
+
+    /// Verdicts that fail again and again say nothing about the store. Their reason is likely in the jobs.
+    #[tokio::test(start_paused = true)]
+    async fn the_store_is_down_when_verdicts_fail_that_have_not_failed_often() {
+        let mut store = MockStore::new();
+        store.expect_settle().returning(|_| Err(StoreError::unavailable("settle", "not this one")));
+        let (settler, reporter) = settler(store);
+        let mut batch = settler.batch(vec![not_started(Arc::new(job()), 0, Verdict::done())]);
+        for failures in 0..8 {
+            // Another call has succeeded.
+            reporter.store_said(&Ok(()));
+            assert_eq!(batch.is_stubborn(), failures >= 4, "after {failures} failures");
+            batch = settler.round(batch).await.again.remove(0);
+            assert_eq!(reporter.stats().store_is_up, failures >= 4, "after {failures} failures");
         }
     }
 }

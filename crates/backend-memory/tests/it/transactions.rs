@@ -22,6 +22,7 @@ fn a_commit_shows_everything_at_once() {
         claim(&store, "work", 1).remove(0)
     };
     let mut tx = store.begin();
+    assert!(tx.in_transaction());
     let new = enqueue_in(&store, &mut tx, "a");
     let _ = now(store.ack_in(&mut tx, &held.receipt(), Json::null())).unwrap();
     tx.put("paid", Json::new(&1).unwrap()).unwrap();
@@ -32,6 +33,7 @@ fn a_commit_shows_everything_at_once() {
     tx.commit().unwrap();
     assert!(matches!(now(store.get(new.id)).unwrap(), Some(Record::Live(_))));
     assert!(matches!(now(store.get(held.id)).unwrap(), Some(Record::Finished(_))));
+    assert_eq!(store.value("paid"), Some(Json::new(&1).unwrap()));
     assert_eq!(store.values().len(), 1);
     assert!(!tx.in_transaction());
 }

@@ -247,6 +247,11 @@ fn documents_and_batches_are_refused_by_what_a_backend_calls_first() {
         let Err(StoreError::Invalid(invalid)) = refusal else { panic!("{field} was accepted") };
         assert_eq!(invalid, Invalid::new(field, Problem::TooLong { bytes: 11, limit: 10 }));
     }
+    for usual in [Capabilities::minimal(), Capabilities::full()] {
+        let payload = |bytes: usize| [job().payload(&long(bytes - 2)).build().unwrap()];
+        backend::check_enqueue(&payload(1_048_576), &usual).unwrap();
+        assert!(backend::check_enqueue(&payload(1_048_577), &usual).is_err());
+    }
     let many = vec![job().build().unwrap(); 10_001];
     let Err(StoreError::Invalid(invalid)) = backend::check_enqueue(&many, &small) else { panic!("accepted") };
     assert_eq!(invalid, Invalid::new("jobs", Problem::TooMany { count: 10_001, limit: 10_000 }));

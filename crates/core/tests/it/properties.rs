@@ -67,7 +67,7 @@ proptest! {
     /// Whoever asks whenever: no window has more leases than the burst and what the rate brings in it.
     #[test]
     fn a_bucket_never_gives_too_much(
-        rate in 0.01..10_000.0_f64, burst in 1_u32..50, steps in proptest::collection::vec((0_u64..5_000_000, 0_u32..60), 1..60),
+        rate in prop_oneof![0.01..5.0_f64, 0.01..10_000.0_f64], burst in 1_u32..50, steps in proptest::collection::vec((0_u64..5_000_000, 0_u32..60), 1..60),
     ) {
         let limit = RateLimit::new(rate, burst).unwrap();
         let start = DateTime::from_timestamp(1_000_000_000, 0).unwrap();

@@ -330,3 +330,23 @@ fn reclaim_every(lease: LeaseFor) -> Duration {
     let half = (lease.get() / 2).clamp(Duration::from_millis(100), Duration::from_secs(30));
     half.mul_f64(0.75 + 0.5 * fastrand::f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_leases_are_looked_for_after_half_a_lease_give_or_take_a_quarter() {
+        let millis = Duration::from_millis;
+        // As long as a lease is, half of it within bounds.
+        for (lease, half) in [(1, 100), (200, 100), (10_000, 5000), (60_000, 30_000), (3_600_000, 30_000)] {
+            let lease = LeaseFor::new(millis(lease)).unwrap();
+            let draws: Vec<_> = (0..100).map(|_| reclaim_every(lease)).collect();
+            let (soonest, latest) = (millis(half).mul_f64(0.75), millis(half).mul_f64(1.25));
+            assert!(draws.iter().all(|every| (soonest..=latest).contains(every)), "{lease:?}: {draws:?}");
+            // A hundred draws from the lower or the upper half alone have a chance of one in 2^99.
+            assert!(draws.iter().any(|every| *every > millis(half)), "{lease:?}: {draws:?}");
+            assert!(draws.iter().any(|every| *every < millis(half)), "{lease:?}: {draws:?}");
+        }
+    }
+}

@@ -264,3 +264,112 @@ fn by_source(sources: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use leasehold_core::{
+        Capabilities, JobId, LeaseFor, MockStore, NewJob, SettleOutcome, Verdict, WorkerId, backend,
+    };
+
+    use super::*;
+    use crate::leases::Leases;
+    use crate::report::{Labels, Reporter};
+    use crate::settle::not_started;
+
+    fn settings(settle_batch: usize) -> Settings {
+        Settings {
+            worker: WorkerId::new("w").unwrap(),
+            concurrency: 10,
+            lease: LeaseFor::new(Duration::from_secs(60)).unwrap(),
+            poll: Duration::from_secs(1),
+            claim_batch: 200,
+            settle_batch,
+            settle_within: Duration::from_millis(2),
+            grace: Duration::from_secs(30),
+        }
+    }
+
+    /// Of a store in which other transactions have all rows locked.
+    fn settlements(settings: &Settings) -> Settlements {
+        let mut store = MockStore::new();
+        store.expect_capabilities().return_const(Capabilities::minimal());
+        store.expect_settle().returning(|items| Ok(items.iter().map(|_| SettleOutcome::Pending).collect()));
+        let labels =
+            Labels { worker: settings.worker.clone(), queues: Vec::new(), kinds: HashSet::default() };
+        let settler = Settler::new(Arc::new(store), Arc::new(Leases::default()), Reporter::new(labels));
+        Settlements::new(settler, settings)
+    }
+
+    fn finished(id: i64) -> Finished {
+        let new = NewJob::builder("q", "k").build().unwrap();
+        let job = backend::accepted(JobId::new(id), &new, &Default::default(), Default::default());
+        not_started(Arc::new(job), 0, Verdict::done())
+    }
+
+    /// A batch of this job after so many tries.
+    async fn tried(settler: &Settler, id: i64, tries: u32) -> Batch {
+        let mut batch = settler.batch(vec![finished(id)]);
+        for _ in 0..tries {
+            batch = settler.round(batch).await.again.remove(0);
+        }
+        batch
+    }
+
+    fn ids(batch: &Batch) -> Vec<i64> {
+        batch.jobs().iter().map(|job| job.receipt.job.get()).collect()
+    }
+
+    #[test]
+    fn no_more_is_claimed_from_a_thousand_jobs_or_four_batches_on() {
+        for (batch, most) in [(10, 1000), (250, 1000), (300, 1200)] {
+            let settings = settings(batch);
+            let mut settlements = settlements(&settings);
+            for (jobs, behind) in [(most - 1, false), (most, true)] {
+                settlements.again_jobs = jobs;
+                assert_eq!(settlements.is_behind(&settings), behind, "{jobs} jobs, batches of {batch}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_held_is_sent_from_the_very_moment_on() {
+        let mut settlements = settlements(&settings(10));
+        let (now, moment) = (Instant::now(), Duration::from_millis(1));
+        settlements.held_until = Some(now);
+        assert_eq!(settlements.held_until(now - moment), Some(now));
+        assert_eq!((settlements.held_until(now), settlements.held_until(now + moment)), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_failed_less_often_goes_first() {
+        let mut settlements = settlements(&settings(1));
+        let settler = Arc::clone(&settlements.settler);
+        for (id, tries) in [(1, 3), (2, 1), (3, 2)] {
+            settlements.again.push(tried(&settler, id, tries).await);
+            // Each is due before the next one is tried.
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let order: Vec<_> =
+            std::iter::from_fn(|| settlements.next_again(Instant::now())).map(|batch| ids(&batch)).collect();
+        assert_eq!(order, [[2], [3], [1]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn locked_jobs_go_along_if_they_are_due_soon() {
+        let mut settlements = settlements(&settings(10));
+        let settler = Arc::clone(&settlements.settler);
+        // Two are due within 50 ms, the first in seven seconds at the earliest.
+        for (id, tries) in [(1, 10), (2, 1), (3, 1)] {
+            settlements.again.push(tried(&settler, id, tries).await);
+        }
+        tokio::time::advance(Duration::from_millis(50)).await;
+        let next = settlements.next_again(Instant::now()).unwrap();
+        let mut sent = ids(&next);
+        sent.sort_unstable();
+        assert_eq!(sent, [2, 3]);
+        assert_eq!(settlements.again.iter().map(ids).collect::<Vec<_>>(), [[1]]);
+    }
+}

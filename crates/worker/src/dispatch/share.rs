@@ -107,6 +107,16 @@ mod tests {
     }
 
     #[test]
+    fn slots_that_stay_empty_are_made_up_for() {
+        let mut sharing = Sharing::default();
+        let mut wishes = [wish(0, 1, usize::MAX), wish(1, 1, usize::MAX)];
+        assert_eq!(sharing.share(10, &mut wishes), BTreeMap::from([(0, 5), (1, 5)]));
+        wishes[0].position.refund(5, 1);
+        // First come the five, then both in turns.
+        assert_eq!(sharing.share(10, &mut wishes), BTreeMap::from([(0, 8), (1, 2)]));
+    }
+
+    #[test]
     fn one_that_comes_late_does_not_get_all_that_it_missed() {
         let (mut sharing, mut early) = (Sharing::default(), wish(0, 1, usize::MAX));
         for _ in 0..1000 {
@@ -114,7 +124,8 @@ mod tests {
         }
         let mut both = [early, wish(1, 1, usize::MAX)];
         let shares = sharing.share(100, &mut both);
-        assert!(shares[&1] <= 50 + BEHIND as usize, "{shares:?}");
+        // The eight that it may catch up on and the one that is next, then both in turns.
+        assert_eq!(shares, BTreeMap::from([(0, 46), (1, 54)]));
     }
 
     #[test]

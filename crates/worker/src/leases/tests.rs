@@ -1,5 +1,6 @@
 //! However heartbeats go, a lease is believed in for as long as the store grants it.
 
+use futures_util::FutureExt;
 use leasehold_core::{Epoch, JobId, Json, Kind, Lease as Granted, MaxAttempts, QueueName, WorkerId};
 use proptest::prelude::{Strategy, prop_oneof, proptest};
 
@@ -89,4 +90,72 @@ proptest! {
             leases.none_is_beating();
         }
     }
+}
+
+#[test]
+fn a_handler_believes_in_its_lease_until_it_ends_or_the_lease_is_lost() {
+    let leases = Leases::default();
+    let jobs = [1, 2, 3].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, Instant::now(), |job| job.id == JobId::new(3));
+    let [ended, lost, kept] = jobs.map(|job| job.receipt());
+    leases.ended(&ended);
+    leases.lose(&lost);
+    assert_eq!([ended, lost, kept].map(|receipt| leases.is_running(&receipt)), [false, false, true]);
+    assert_eq!([ended, lost, kept].map(|receipt| leases.is_transactional(&receipt)), [false, false, true]);
+    leases.let_go([&kept]);
+    assert!(!leases.is_running(&kept) && !leases.is_transactional(&kept));
+}
+
+#[test]
+fn the_heart_is_woken_for_what_is_due_sooner_than_it_knows() {
+    let (leases, now) = (Leases::default(), Instant::now());
+    let is_woken = |id: i64, seconds: u64| {
+        leases.hold(&[job(id, Duration::from_secs(seconds))], now, |_| false);
+        leases.sooner.notified().now_or_never().is_some()
+    };
+    assert!(is_woken(1, 9), "it has nothing to look at");
+    assert!(!is_woken(2, 12) && !is_woken(3, 9), "it looks soon enough");
+    assert!(is_woken(4, 6));
+    leases.hold(&[], now, |_| false);
+    assert!(leases.sooner.notified().now_or_never().is_none(), "there is nothing new");
+}
+
+#[test]
+fn a_lease_is_extended_by_one_call_at_a_time_and_not_when_it_is_lost() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let jobs = [1, 2, 3].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, start, |_| false);
+    let [lost, alone, other] = jobs.map(|job| job.receipt());
+    leases.lose(&lost);
+    leases.extend_alone(&alone);
+    let third = start + Duration::from_secs(3);
+    assert_eq!(leases.due(third - Duration::from_millis(1)).beats, Vec::<Vec<Receipt>>::new());
+    assert_eq!(leases.due(third).beats, [[alone], [other]]);
+    assert_eq!(leases.due(third).beats, Vec::<Vec<Receipt>>::new(), "the store is being asked");
+    leases.none_is_beating();
+    assert_eq!(leases.due(third).beats, [[alone], [other]]);
+}
+
+#[test]
+fn a_heartbeat_makes_no_lease_shorter() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let job = job(1, Duration::from_secs(9));
+    leases.hold(std::slice::from_ref(&job), start, |_| false);
+    leases.extended(&job.receipt(), start, Duration::from_secs(2));
+    assert_eq!(leases.pass(start + Duration::from_secs(8)), []);
+    assert_eq!(leases.pass(start + Duration::from_secs(9)), [job.receipt()]);
+}
+
+#[test]
+fn a_lease_stays_what_it_was_when_it_is_extended() {
+    let (leases, now) = (Leases::default(), Instant::now());
+    let jobs = [1, 2].map(|id| job(id, Duration::from_secs(9)));
+    leases.hold(&jobs, now, |job| job.id == JobId::new(2));
+    let [ended, transactional] = jobs.map(|job| job.receipt());
+    leases.ended(&ended);
+    for receipt in [ended, transactional] {
+        leases.extended(&receipt, now, Duration::from_secs(9));
+    }
+    assert_eq!((leases.is_running(&ended), leases.is_transactional(&ended)), (false, false));
+    assert_eq!((leases.is_running(&transactional), leases.is_transactional(&transactional)), (true, true));
 }

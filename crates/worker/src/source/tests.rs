@@ -186,3 +186,32 @@ fn a_source_whose_claim_failed_is_suspect() {
     source.failed(1, firm, &error, Instant::now());
     assert!(source.is_suspect());
 }
+
+#[test]
+fn a_pause_ends_at_its_very_moment() {
+    let queues = Queues::named(["q"]).unwrap();
+    let mut source = Source::new(queues, 1, Some(3), Outages::new());
+    let (now, moment) = (Instant::now(), Duration::from_millis(1));
+    source.pause_until = Some(now);
+    assert_eq!([now - moment, now, now + moment].map(|at| source.room(at)), [0, 3, 3]);
+}
+
+/// All of its jobs have ended, and a claim brought none: the store is asked when the last of them is settled.
+#[test]
+fn a_question_that_was_put_off_is_asked_when_all_is_settled() {
+    let queues = Queues::named(["q"]).unwrap();
+    let (mut source, now) = (Source::new(queues, 1, None, Outages::new()), Instant::now());
+    let claim = |source: &mut Source, jobs| {
+        let firm = source.claiming(2);
+        source.landed(2, firm);
+        source.claimed(Brought { asked: 2, jobs, started: jobs, late: false })
+    };
+    assert_eq!(claim(&mut source, 2), After::Go);
+    source.ended();
+    source.ended();
+    assert_eq!(claim(&mut source, 0), After::Go);
+    source.settled(1, now);
+    assert_eq!(source.poll_at, None, "one is not settled");
+    source.settled(1, now);
+    assert_eq!(source.poll_at, Some(now));
+}

@@ -270,3 +270,21 @@ async fn a_lease_that_the_handler_has_ended_without_a_trace_is_not_lost() {
     assert_eq!((stats.lease_lost, stats.completed, stats.panicked), (0, 1, 0));
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
+
+/// The same trace, but the handler settles nothing itself: an administrator has taken the job away.
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_plain_handler_whose_job_is_gone_is_lost() {
+    let store = store();
+    let policy = QueuePolicy { archive: Some(Archive::DeadOnly), ..QueuePolicy::default() };
+    store.set_policy(&"q".parse().unwrap(), &policy).await.unwrap();
+    enqueue(&store, 1).await;
+    let handler = async |_: Work, context: Context<()>| context.cancelled().await;
+    let worker = Worker::builder(Arc::new(store.clone())).queue("q").heartbeat_on(HeartbeatOn::Task);
+    let worker = worker.lease(9 * SECOND).handle::<Work>(handler).start().unwrap();
+    sleep(SECOND).await;
+    store.discard(1.into(), Json::null()).await.unwrap();
+    sleep(5 * SECOND).await;
+    let stats = worker.stats();
+    assert_eq!((stats.lease_lost, stats.running, stats.completed), (1, 0, 0));
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}

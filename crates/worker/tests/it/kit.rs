@@ -67,6 +67,7 @@ async fn time_moves_on_to_what_is_due() {
     assert_eq!(ran.last().unwrap().status(), Some(FinalStatus::Completed));
     assert!(queue.now() - start > chrono::Duration::hours(1));
     assert_eq!((worker.stats().retried, worker.stats().completed), (2, 1));
+    assert_eq!(format!("{worker:?}"), format!("TestWorker {{ stats: {:?}, .. }}", worker.stats()));
 }
 
 #[tokio::test]
@@ -81,4 +82,22 @@ async fn an_assertion_says_what_there_is_instead() {
     let panic = wrong.await.unwrap_err().into_panic();
     let said = panic.downcast_ref::<String>().unwrap();
     assert!(said.contains("kit.rs") && said.contains(r#"only ["{\"cents\":5}"]"#), "{said}");
+}
+
+#[tokio::test]
+async fn only_the_jobs_of_the_queue_and_the_kind_are_listed() {
+    let queue = TestQueue::new();
+    let mine = queue.enqueue("bank", &Pay { cents: 1 }).await.unwrap();
+    queue.enqueue("shop", &Pay { cents: 2 }).await.unwrap();
+    let other = NewJob::builder("bank", "other").payload(&Pay { cents: 3 }).build().unwrap();
+    let unreadable = NewJob::builder("bank", Pay::KIND).payload("no").build().unwrap();
+    queue.store().enqueue(&[other, unreadable]).await.unwrap();
+    let jobs = queue.enqueued::<Pay>("bank").await.unwrap();
+    let listed: Vec<_> = jobs.iter().map(|(job, pay)| (job.id, pay.cents)).collect();
+    assert_eq!(listed, [(mine, 1)]);
+    // Also those of a second page of the store's.
+    for _ in 0..150 {
+        queue.enqueue("bank", &Pay { cents: 1 }).await.unwrap();
+    }
+    assert_eq!(queue.enqueued::<Pay>("bank").await.unwrap().len(), 151);
 }

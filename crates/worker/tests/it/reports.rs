@@ -346,3 +346,102 @@ async fn a_verdict_that_was_refused_is_asked_about_once() {
     assert_eq!(settled_so_far(&worker), (0, 1));
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
+
+/// The lines of the log, each with its level.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text += &format!("{}={value:?} ", field.name());
+        });
+        self.0.lock().unwrap().push((*event.metadata().level(), text));
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// What is logged in this life, on paused time.
+fn logged(life: impl Future<Output = ()>) -> Vec<(tracing::Level, String)> {
+    let lines = Lines::default();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(lines.clone(), || runtime.block_on(life));
+    std::mem::take(&mut lines.0.lock().unwrap())
+}
+
+/// The claim is answered after the lease has passed.
+#[test]
+fn jobs_that_are_given_back_and_not_started_are_logged() {
+    struct Late;
+    #[async_trait]
+    impl Around for Late {
+        async fn after(&self, op: Op, _: usize) -> Result<()> {
+            if op == Op::Dequeue {
+                sleep(3 * SECOND).await;
+            }
+            Ok(())
+        }
+    }
+    let lines = logged(async {
+        let store = store();
+        enqueue(&store, 2).await;
+        let worker = Worker::builder(Wrapped::new(&store, &Arc::new(Late))).queue("q").lease(2 * SECOND);
+        let worker =
+            worker.heartbeat_on(HeartbeatOn::Task).handle::<Work>(async |_: Work, _: Context<()>| {});
+        let worker = worker.start().unwrap();
+        sleep(4 * SECOND).await;
+        worker.shutdown(Duration::ZERO).await.unwrap();
+    });
+    let is_told = |(level, text): &(tracing::Level, String)| {
+        *level == tracing::Level::WARN
+            && text.contains("leased jobs are given back and not started")
+            && text.contains("jobs=2")
+            && text.contains("took longer than their lease")
+    };
+    assert!(lines.iter().any(is_told), "{lines:?}");
+}
+
+/// Handlers that end when they are dropped are no reason for a warning.
+#[test]
+fn a_shutdown_without_trouble_logs_no_warning() {
+    let lines = logged(async {
+        let store = store();
+        enqueue(&store, 2).await;
+        let handler = async |_: Work, _: Context<()>| std::future::pending::<()>().await;
+        let worker = worker(&store).handle::<Work>(handler).start().unwrap();
+        sleep(SECOND).await;
+        assert_eq!(worker.shutdown(Duration::ZERO).await.unwrap().released, 2);
+    });
+    assert!(lines.iter().any(|(_, text)| text.contains("the worker stops claiming")), "{lines:?}");
+    let warnings: Vec<_> = lines.iter().filter(|(level, _)| *level <= tracing::Level::WARN).collect();
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_shows_its_numbers_and_a_context_its_job() {
+    let store = store();
+    enqueue(&store, 1).await;
+    let shown: Arc<Mutex<String>> = Arc::default();
+    let handler = async |_: Work, context: Context<Arc<Mutex<String>>>| {
+        *context.state().lock().unwrap() = format!("{context:?}");
+    };
+    let worker = worker(&store).state(Arc::clone(&shown)).handle::<Work>(handler).start().unwrap();
+    finished(&store, 1).await;
+    assert_eq!(*shown.lock().unwrap(), "Context { job: JobId(1), .. }");
+    let shown = format!("{worker:?}");
+    assert_eq!(shown, format!("WorkerHandle {{ stats: {:?}, .. }}", worker.stats()));
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}

@@ -85,6 +85,26 @@ async fn looks_in_vain_do_not_put_a_source_to_sleep() {
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
 
+/// The store has no hints, and the poll interval is long.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_woken_looks_at_once() {
+    let store = store();
+    let worker = doing(&store, async |op, _| match op {
+        Op::Wakeups => Err(StoreError::unsupported("hints")),
+        _ => Ok(()),
+    });
+    let worker = worker.poll_interval(3600 * SECOND).handle::<Work>(async |_: Work, _: Context<()>| {});
+    let worker = worker.start().unwrap();
+    sleep(SECOND).await;
+    enqueue(&store, 1).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(worker.stats().completed, 0, "the test is about wake");
+    worker.wake();
+    sleep(SECOND).await;
+    assert_eq!(worker.stats().completed, 1);
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}
+
 /// A slot becomes free just before a claim under way comes back with less than was asked for: there is nothing to gather
 /// slots for any more.
 #[test]
@@ -502,4 +522,14 @@ async fn a_commit_after_the_return_is_refused() {
     assert!(late.lock().unwrap().take().unwrap().is_err());
     assert_eq!(store.values().into_keys().collect::<Vec<_>>(), ["attempt 2"]);
     worker.shutdown(Duration::ZERO).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shortest_poll_interval_is_no_error() {
+    let start = |interval| {
+        let worker = worker(&store()).poll_interval(interval);
+        worker.handle::<Work>(async |_: Work, _: Context<()>| {}).start()
+    };
+    assert!(start(Duration::from_micros(999)).is_err());
+    start(Duration::from_millis(1)).unwrap().shutdown(Duration::ZERO).await.unwrap();
 }
