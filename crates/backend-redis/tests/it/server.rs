@@ -131,6 +131,17 @@ async fn a_user_with_the_permissions_of_the_guide_can_do_all() {
         assert_eq!(event.unwrap().unwrap().kind, kind);
     }
     assert!(RedisStore::connect(&url).await.is_err(), "another prefix is another's");
+    let client = redis::Client::open(url).unwrap();
+    let mut conn = client.get_multiplexed_async_connection().await.unwrap();
+    for line in
+        ["FLUSHALL", "FLUSHDB", "SCRIPT FLUSH", "MIGRATE 127.0.0.1 1 {shop:0}:q 0 10", "KEYS *", "SHUTDOWN"]
+    {
+        let mut words = line.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        command.arg(words.collect::<Vec<_>>());
+        let refused = command.query_async::<()>(&mut conn).await.unwrap_err();
+        assert_eq!(refused.code(), Some("NOPERM"), "{line}: {refused}");
+    }
 }
 
 /// A row that a stranger has spoilt blocks no other.

@@ -21,8 +21,22 @@ impl Server {
         let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
         let url =
             url.unwrap_or_else(|| panic!("{variable} is not set; run `cargo xtask test -p leasehold-redis`"));
-        Self { name, url }
+        Self { name, url: url.split(',').map(restricted).collect::<Vec<_>>().join(",") }
     }
+}
+
+/// The node as a user who may do no more than the guide says.
+fn restricted(url: &str) -> String {
+    let guide = include_str!("../../../../docs/redis.md");
+    let rights =
+        guide.split("ACL SETUSER leasehold on >secret").nth(1).and_then(|rest| rest.split("```").next());
+    let rights = rights.unwrap().replace("{shop:*", "{suite-*").replace("{shop}", "{suite-*}");
+    let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg("suite").arg("on").arg(">word");
+    command.arg(rights.split_whitespace().collect::<Vec<_>>());
+    command.query::<()>(&mut conn).unwrap();
+    url.replacen("://", "://suite:word@", 1)
 }
 
 /// A prefix that nobody else has, with a clock that runs ahead of the server's.
