@@ -174,6 +174,7 @@ impl Scene {
         // MariaDB has one format, and no such variable.
         drop(self.conn.batch_execute("SET SESSION explain_json_format_version = 1").await);
         self.conn.batch_execute("ANALYZE TABLE job_queue").await.unwrap();
+        self.conn.batch_execute("SET @leasehold_has_policies = 0").await.unwrap();
         for planned in PLANNED.iter().filter(|one| planned(one)) {
             let plan = self.explain(&planned.statement()).await;
             let (mut accesses, mut sorts) = (Vec::new(), false);
