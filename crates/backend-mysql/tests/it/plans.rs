@@ -104,6 +104,7 @@ const PLANNED: &[Planned] = &[
     planned!("held", "PRIMARY",),
     planned!("live", "PRIMARY",),
     planned!("seen", "PRIMARY",),
+    planned!("still_live", "PRIMARY",),
     planned!("extend", "PRIMARY", "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6)"),
     planned!("due", "job_queue_reclaim", "UTC_TIMESTAMP(6)", "100", "0"),
     planned!("lock_due", "PRIMARY", "UTC_TIMESTAMP(6)"),
