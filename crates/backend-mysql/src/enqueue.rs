@@ -199,9 +199,10 @@ impl Batch<'_> {
         let mut ids: Vec<i64> = seen.iter().map(|(_, id)| *id).collect();
         ids.sort_unstable();
         let sql = session.sql;
-        let live: Vec<i64> =
-            session.listed::<BigInt, _>(&sql.still_live, Vec::new(), &ids, Vec::new()).await?;
-        Ok(seen.into_iter().filter(|(_, id)| live.binary_search(id).is_ok()).collect())
+        let live: Vec<(i64, i64)> =
+            session.listed::<(BigInt, BigInt), _>(&sql.still_live, Vec::new(), &ids, Vec::new()).await?;
+        let is_live = |id: &i64| live.binary_search_by_key(id, |(id, _)| *id).is_ok();
+        Ok(seen.into_iter().filter(|(_, id)| is_live(id)).collect())
     }
 
     /// The same, as this transaction sees it.
