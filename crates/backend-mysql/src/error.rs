@@ -5,7 +5,7 @@ use std::fmt;
 
 use diesel::QueryResult;
 use diesel::result::{DatabaseErrorKind, Error as DieselError};
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::{BigInt, Binary};
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_core::{BoxError, StoreError};
 
@@ -208,8 +208,8 @@ const CONDITIONS: [&str; 3] = [
     "GET DIAGNOSTICS CONDITION 1 @leasehold_first = MYSQL_ERRNO",
     "GET DIAGNOSTICS CONDITION @leasehold_count @leasehold_last = MYSQL_ERRNO, @leasehold_words = MESSAGE_TEXT",
 ];
-const NUMBERS: &str =
-    "SELECT CAST(@leasehold_first AS SIGNED), CAST(@leasehold_last AS SIGNED), @leasehold_words";
+/// The words as bytes: as text they would come in the character set of the session, which need not be UTF-8.
+const NUMBERS: &str = "SELECT CAST(@leasehold_first AS SIGNED), CAST(@leasehold_last AS SIGNED), CAST(@leasehold_words AS BINARY)";
 
 /// The server's number of the error that was its last answer. MySQL does not prepare `SHOW ERRORS`, and diesel-async reads only the rows of
 /// prepared statements.
@@ -217,11 +217,11 @@ async fn number(conn: &mut AsyncMysqlConnection, message: &str) -> QueryResult<i
     for text in CONDITIONS {
         conn.batch_execute(text).await?;
     }
-    let numbers = Statement::<(BigInt, BigInt, Text)>::new(NUMBERS, Vec::new());
-    let found: Vec<(i64, i64, String)> = RunQueryDsl::load(numbers, conn).await?;
+    let numbers = Statement::<(BigInt, BigInt, Binary)>::new(NUMBERS, Vec::new());
+    let found: Vec<(i64, i64, Vec<u8>)> = RunQueryDsl::load(numbers, conn).await?;
     let (first, last, words) = found.into_iter().next().ok_or(DieselError::NotFound)?;
     // The words of a condition may be cut.
-    Ok(if message.starts_with(&words) { last } else { first })
+    Ok(if message.as_bytes().starts_with(&words) { last } else { first })
 }
 
 /// An error, and what to do about it.
