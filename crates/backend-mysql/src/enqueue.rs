@@ -28,7 +28,7 @@ pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Resul
     session.packet.check_jobs(jobs)?;
     session.take_names(&names(jobs)).await?;
     if let [job] = jobs
-        && (job.unique_key().is_none() || !session.is_users())
+        && (!session.is_users() || is_complete(job))
     {
         match enqueue_one(session, job).await {
             Err(Failure::Taken(_)) => {}
@@ -36,6 +36,12 @@ pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Resul
         }
     }
     enqueue_all(session, jobs).await
+}
+
+/// Whether nothing has to be read for a job before a user's transaction inserts it. At REPEATABLE READ the INSERT would lock the policies that
+/// it reads itself, and `pause` would wait for the user's commit.
+fn is_complete(job: &NewJob) -> bool {
+    job.unique_key().is_none() && job.max_attempts().is_some()
 }
 
 /// Names to be locked before jobs with unique keys are inserted. InnoDB would have two who want one key wait for each other, and
@@ -174,24 +180,34 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Which of these jobs' keys are taken, and by whom.
+    /// Which of these jobs' keys are taken, and by which jobs.
     async fn taken(
         &self,
         session: &mut Session<'_>,
         places: &[usize],
         raced: bool,
     ) -> Result<Vec<(usize, i64)>, Failure> {
-        let sql = session.sql;
         if raced {
-            // What has won may be newer than what the user's transaction sees.
-            let mut taken = Vec::new();
-            for place in places {
-                let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
-                let id = session.row::<BigInt, i64>(&sql.taken_now, vec![queue.into(), key.into()]).await?;
-                taken.extend(id.map(|id| (*place, id)));
-            }
-            return Ok(taken);
+            return self.taken_now(session, places).await;
         }
+        let seen = self.seen(session, places).await?;
+        if !session.is_users() || seen.is_empty() {
+            return Ok(seen);
+        }
+        // A user's transaction may see what has ended since, or what is never committed. Keys that no job has are left alone: a locking read of
+        // them would lock gaps.
+        let mut ids: Vec<i64> = seen.iter().map(|(_, id)| *id).collect();
+        ids.sort_unstable();
+        let sql = session.sql;
+        let live: Vec<(i64, i64)> =
+            session.listed::<(BigInt, BigInt), _>(&sql.still_live, Vec::new(), &ids, Vec::new()).await?;
+        let is_live = |id: &i64| live.binary_search_by_key(id, |(id, _)| *id).is_ok();
+        Ok(seen.into_iter().filter(|(_, id)| is_live(id)).collect())
+    }
+
+    /// The same, as this transaction sees it.
+    async fn seen(&self, session: &mut Session<'_>, places: &[usize]) -> Result<Vec<(usize, i64)>, Failure> {
+        let sql = session.sql;
         let (text, size) = sql.taken.of(places.len());
         let mut params: Vec<Param<'_>> = Vec::with_capacity(3 * size);
         for place in places {
@@ -201,6 +217,23 @@ impl Batch<'_> {
         (places.len()..size).for_each(|_| params.extend([0_i64.into(), "".into(), "".into()]));
         let rows: Vec<(i64, i64)> = session.rows::<(BigInt, BigInt), _>(text, params).await?;
         Ok(rows.into_iter().filter_map(|(place, id)| Some((usize::try_from(place).ok()?, id))).collect())
+    }
+
+    /// The same, as it is committed by now: a job that has won a race may be newer than what the user's transaction sees.
+    async fn taken_now(
+        &self,
+        session: &mut Session<'_>,
+        places: &[usize],
+    ) -> Result<Vec<(usize, i64)>, Failure> {
+        let sql = session.sql;
+        let mut taken = Vec::new();
+        for place in places {
+            let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
+            let params = vec![queue.into(), key.into()];
+            let found = session.row::<(BigInt, BigInt), (i64, i64)>(&sql.taken_now, params).await?;
+            taken.extend(found.map(|(id, _)| (*place, id)));
+        }
+        Ok(taken)
     }
 
     /// Answers for jobs with the key of one that was answered before them (E4).

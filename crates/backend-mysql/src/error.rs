@@ -5,7 +5,7 @@ use std::fmt;
 
 use diesel::QueryResult;
 use diesel::result::{DatabaseErrorKind, Error as DieselError};
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::{BigInt, Binary};
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use leasehold_core::{BoxError, StoreError};
 
@@ -29,6 +29,8 @@ pub(crate) enum Failure {
     ReadOnly(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
+    /// The user's transaction is not open: none was opened, or the server has ended it.
+    Ended,
     /// An answer that is an error to the caller.
     Told(StoreError),
     /// Anything else.
@@ -50,6 +52,7 @@ impl Failure {
             }
             Self::OldSnapshot(source) => StoreError::unavailable(operation, source),
             Self::Taken(source) | Self::Other(source) => StoreError::backend(operation, source),
+            Self::Ended => StoreError::no_transaction(operation),
             Self::Told(error) => error,
         }
     }
@@ -80,8 +83,8 @@ impl Failure {
         matches!(self, Self::Again(_) | Self::Deadlock(_) | Self::OldSnapshot(_))
     }
 
-    /// Whether the transaction cannot be committed any more: its connection is gone, its server takes no writes, or the server has given up
-    /// and may have undone the whole of it.
+    /// Whether the transaction cannot be committed any more: it has ended, its connection is gone, its server takes no writes, or the server has
+    /// given up and may have undone the whole of it.
     pub(crate) fn breaks_transaction(&self) -> bool {
         matches!(
             self,
@@ -91,6 +94,7 @@ impl Failure {
                 | Self::OldSnapshot(_)
                 | Self::Late(_)
                 | Self::ReadOnly(_)
+                | Self::Ended
         )
     }
 }
@@ -102,33 +106,28 @@ impl From<StoreError> for Failure {
 }
 
 impl Failure {
-    /// What an error of a statement means. diesel-async hands on the numbers of few errors, so the server is asked for it: its words
-    /// are in the language of the session.
+    /// What an error of a statement means.
     pub(crate) async fn of(conn: &mut AsyncMysqlConnection, error: DieselError) -> Self {
-        let message = match &error {
-            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => {
-                return Self::Taken(error.into());
-            }
-            DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
-                return Self::ReadOnly(error.into()); // 1792
-            }
-            DieselError::DatabaseError(_, information) => information.message().to_owned(),
-            DieselError::BrokenTransactionManager => return Self::Lost(error.into()),
-            _ => return Self::Other(error.into()),
-        };
-        if is_of_the_driver(&message) {
-            return Self::Lost(error.into());
-        }
-        match number(conn, &message).await {
-            Ok(number) => Self::numbered(number, &message, error),
-            // A session that was ended, or is refused everything, cannot be asked.
-            Err(_) if is_outside_of_cluster(&message) => Self::ReadOnly(error.into()),
-            Err(_) => Self::Lost(error.into()),
+        match Numbered::of(conn, error).await {
+            Ok(error) => Self::numbered(error),
+            Err(failure) => failure,
         }
     }
 
-    /// What an error with this number means.
-    fn numbered(number: i64, message: &str, error: DieselError) -> Self {
+    /// The number of an error, if it is one of those `expected`. Otherwise what the error means.
+    pub(crate) async fn unless(
+        expected: &[i64],
+        conn: &mut AsyncMysqlConnection,
+        error: DieselError,
+    ) -> Result<i64, Self> {
+        let error = Numbered::of(conn, error).await?;
+        if expected.contains(&error.number) { Ok(error.number) } else { Err(Self::numbered(error)) }
+    }
+
+    /// What an error with a number means.
+    fn numbered(error: Numbered) -> Self {
+        let Numbered { number, message, error } = error;
+        let message = message.as_str();
         match number {
             1053 | 1927 | 4031 => Self::Lost(error.into()), // The session is ended.
             1205 | 1317 | 1969 | 3024 => Self::Late(error.into()),
@@ -142,6 +141,40 @@ impl Failure {
                 Some(advice) => Self::Other(Box::new(Advised { advice, source: error.into() })),
                 None => Self::Other(error.into()),
             },
+        }
+    }
+}
+
+/// An error of the server's, with its number.
+struct Numbered {
+    number: i64,
+    message: String,
+    error: DieselError,
+}
+
+impl Numbered {
+    /// diesel-async hands on the numbers of few errors, so the server is asked for it: its words are in the language of the session.
+    /// Fails with what the error means, if that is known without a number.
+    async fn of(conn: &mut AsyncMysqlConnection, error: DieselError) -> Result<Self, Failure> {
+        let message = match &error {
+            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => {
+                return Err(Failure::Taken(error.into()));
+            }
+            DieselError::DatabaseError(DatabaseErrorKind::ReadOnlyTransaction, _) => {
+                return Err(Failure::ReadOnly(error.into())); // 1792
+            }
+            DieselError::DatabaseError(_, information) => information.message().to_owned(),
+            DieselError::BrokenTransactionManager => return Err(Failure::Lost(error.into())),
+            _ => return Err(Failure::Other(error.into())),
+        };
+        if is_of_the_driver(&message) {
+            return Err(Failure::Lost(error.into()));
+        }
+        match number(conn, &message).await {
+            Ok(number) => Ok(Self { number, message, error }),
+            // A session that was ended, or is refused everything, cannot be asked.
+            Err(_) if is_outside_of_cluster(&message) => Err(Failure::ReadOnly(error.into())),
+            Err(_) => Err(Failure::Lost(error.into())),
         }
     }
 }
@@ -175,8 +208,8 @@ const CONDITIONS: [&str; 3] = [
     "GET DIAGNOSTICS CONDITION 1 @leasehold_first = MYSQL_ERRNO",
     "GET DIAGNOSTICS CONDITION @leasehold_count @leasehold_last = MYSQL_ERRNO, @leasehold_words = MESSAGE_TEXT",
 ];
-const NUMBERS: &str =
-    "SELECT CAST(@leasehold_first AS SIGNED), CAST(@leasehold_last AS SIGNED), @leasehold_words";
+/// The words as bytes: as text they would come in the character set of the session, which need not be UTF-8.
+const NUMBERS: &str = "SELECT CAST(@leasehold_first AS SIGNED), CAST(@leasehold_last AS SIGNED), CAST(@leasehold_words AS BINARY)";
 
 /// The server's number of the error that was its last answer. MySQL does not prepare `SHOW ERRORS`, and diesel-async reads only the rows of
 /// prepared statements.
@@ -184,11 +217,11 @@ async fn number(conn: &mut AsyncMysqlConnection, message: &str) -> QueryResult<i
     for text in CONDITIONS {
         conn.batch_execute(text).await?;
     }
-    let numbers = Statement::<(BigInt, BigInt, Text)>::new(NUMBERS, Vec::new());
-    let found: Vec<(i64, i64, String)> = RunQueryDsl::load(numbers, conn).await?;
+    let numbers = Statement::<(BigInt, BigInt, Binary)>::new(NUMBERS, Vec::new());
+    let found: Vec<(i64, i64, Vec<u8>)> = RunQueryDsl::load(numbers, conn).await?;
     let (first, last, words) = found.into_iter().next().ok_or(DieselError::NotFound)?;
     // The words of a condition may be cut.
-    Ok(if message.starts_with(&words) { last } else { first })
+    Ok(if message.as_bytes().starts_with(&words) { last } else { first })
 }
 
 /// An error, and what to do about it.
@@ -232,11 +265,11 @@ fn is_outside_of_cluster(message: &str) -> bool {
 mod tests {
     use diesel::result::{DatabaseErrorKind, Error};
 
-    use super::Failure;
+    use super::{Failure, Numbered};
 
     fn of(number: i64, message: &str) -> Failure {
         let error = Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(message.to_owned()));
-        Failure::numbered(number, message, error)
+        Failure::numbered(Numbered { number, message: message.to_owned(), error })
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The operations of a user's transaction.
 //!
-//! The user opens, owns and commits the transaction; here it is only spoken on. What the server gives up on, a deadlock above
-//! all, may have undone the whole transaction: diesel is told that it is broken, so that it cannot be committed any more.
+//! The user opens, owns and commits the transaction. The server can end it without diesel's knowledge: by a deadlock, a raw `COMMIT`, or a
+//! statement that commits by itself. So each call asks the server first. When the transaction has ended, or the server has given up on a
+//! statement of the store's, diesel is told that the transaction is broken: it cannot be committed any more.
 
 use async_trait::async_trait;
 use diesel::sql_types::BigInt;
 use diesel_async::pooled_connection::deadpool::Object;
-use diesel_async::{AnsiTransactionManager, AsyncMysqlConnection, TransactionManager};
+use diesel_async::{AnsiTransactionManager, AsyncMysqlConnection, SimpleAsyncConnection, TransactionManager};
 use futures_util::future::BoxFuture;
 use leasehold_core::{
     Enqueued, IdempotencyKey, NewJob, Receipt, Result, SettleOutcome, Settled, StoreError, TxStore, Verdict,
@@ -15,7 +16,9 @@ use leasehold_core::{
 use leasehold_sql::micros;
 
 use crate::error::Failure;
+use crate::packet::Packet;
 use crate::session::Session;
+use crate::statement::Statement;
 use crate::{MysqlStore, Shared, enqueue, settle};
 
 #[async_trait]
@@ -23,7 +26,9 @@ impl TxStore<AsyncMysqlConnection> for MysqlStore {
     async fn enqueue_in(&self, conn: &mut AsyncMysqlConnection, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         backend::check_enqueue(jobs, &self.shared.capabilities)?;
         self.shared
-            .within(conn, "enqueue_in", &jobs, |session, jobs| Box::pin(enqueue::enqueue(session, jobs)))
+            .within(conn, "enqueue_in", &self.shared.sql.is_open, &jobs, |session, jobs| {
+                Box::pin(enqueue::enqueue(session, jobs))
+            })
             .await
     }
 
@@ -34,10 +39,14 @@ impl TxStore<AsyncMysqlConnection> for MysqlStore {
         verdict: Verdict,
     ) -> Result<Settled> {
         backend::check_verdict(&verdict, &self.shared.capabilities)?;
+        let is_open = match verdict {
+            Verdict::Done(_) => &self.shared.sql.is_open_policies,
+            _ => &self.shared.sql.is_open,
+        };
         let items = [(*receipt, verdict)];
-        let work = self
-            .shared
-            .within(conn, "settle_in", &items, |session, items| Box::pin(settle::settle(session, items)));
+        let work = self.shared.within(conn, "settle_in", is_open, &items, |session, items| {
+            Box::pin(settle::settle(session, items))
+        });
         match work.await?.into_iter().next() {
             Some(SettleOutcome::Settled(settled)) => Ok(settled),
             _ => Err(StoreError::lease_lost("settle_in", *receipt)), // T3
@@ -45,9 +54,10 @@ impl TxStore<AsyncMysqlConnection> for MysqlStore {
     }
 
     async fn lock_in(&self, conn: &mut AsyncMysqlConnection, receipt: Receipt) -> Result<()> {
-        let work = self
-            .shared
-            .within(conn, "lock_in", &receipt, |session, receipt| Box::pin(lock(session, receipt)));
+        let work =
+            self.shared.within(conn, "lock_in", &self.shared.sql.is_open, &receipt, |session, receipt| {
+                Box::pin(lock(session, receipt))
+            });
         match work.await? {
             true => Ok(()),
             false => Err(StoreError::lease_lost("lock_in", receipt)), // T3
@@ -55,7 +65,11 @@ impl TxStore<AsyncMysqlConnection> for MysqlStore {
     }
 
     async fn once_in(&self, conn: &mut AsyncMysqlConnection, key: &IdempotencyKey) -> Result<bool> {
-        self.shared.within(conn, "once_in", key, |session, key| Box::pin(once(session, key))).await
+        self.shared
+            .within(conn, "once_in", &self.shared.sql.is_open, key, |session, key| {
+                Box::pin(once(session, key))
+            })
+            .await
     }
 }
 
@@ -102,18 +116,20 @@ async fn once(session: &mut Session<'_>, key: &IdempotencyKey) -> Result<bool, F
 }
 
 impl Shared {
-    /// Does `work` on the user's connection.
+    /// Does `work` on the user's connection, if its transaction is open. `is_open` asks the server that.
     async fn within<I: ?Sized, T>(
         &self,
         conn: &mut AsyncMysqlConnection,
         operation: &'static str,
+        is_open: &str,
         input: &I,
         work: for<'s, 'c> fn(&'s mut Session<'c>, &'s I) -> BoxFuture<'s, Result<T, Failure>>,
     ) -> Result<T> {
         in_transaction(conn, operation)?;
-        let packet = self.packet(conn).await.map_err(|failure| failure.told(operation))?;
-        let mut session = Session::users(conn, &self.sql, packet);
-        let done = work(&mut session, input).await;
+        let done = match self.ask(conn, is_open).await {
+            Ok(packet) => work(&mut Session::users(conn, &self.sql, packet), input).await,
+            Err(failure) => Err(failure),
+        };
         if done.as_ref().is_err_and(Failure::is_read_only) {
             self.connections.retire_all();
         }
@@ -123,7 +139,41 @@ impl Shared {
         }
         done.map_err(|failure| failure.told(operation))
     }
+
+    /// Refuses a session whose transaction the server has ended (T4), or that changes text (E9). Tells how much may be sent at once.
+    async fn ask(&self, conn: &mut AsyncMysqlConnection, is_open: &str) -> Result<Packet, Failure> {
+        if let Err(error) = conn.batch_execute(is_open).await {
+            match Failure::unless(&[NO_SAVEPOINT, NOT_FIT], conn, error).await? {
+                NOT_FIT => self.ask_again(conn).await?,
+                _ => return Err(Failure::Ended),
+            }
+        }
+        self.packet(conn).await
+    }
+
+    /// The same for a session that changes text, or whose `autocommit` is 0.
+    async fn ask_again(&self, conn: &mut AsyncMysqlConnection) -> Result<(), Failure> {
+        let keeps_text: Vec<i64> =
+            Statement::<BigInt>::new(&self.sql.keeps_text, Vec::new()).rows(conn).await?;
+        if keeps_text != [1] {
+            return Err(StoreError::conflict(CHARACTER_SET).into());
+        }
+        // Refused within a transaction. Outside it succeeds and does no harm: the connection is given up.
+        match conn.batch_execute("SET TRANSACTION READ WRITE").await {
+            Ok(()) => Err(Failure::Ended),
+            Err(error) => Failure::unless(&[IN_TRANSACTION], conn, error).await.map(drop),
+        }
+    }
 }
+
+/// Answers to `is_open.sql`: there is no such savepoint, and a subquery returns more than one row.
+const NO_SAVEPOINT: i64 = 1305;
+const NOT_FIT: i64 = 1242;
+/// The characteristics of a transaction cannot be changed while it is in progress.
+const IN_TRANSACTION: i64 = 1568;
+
+const CHARACTER_SET: &str = "the character set of the session is not utf8mb4, and the server would store other text than was given: \
+    run SET NAMES utf8mb4 on this connection, then call again";
 
 /// Refuses a connection on which diesel has opened no transaction (T4).
 fn in_transaction(conn: &mut AsyncMysqlConnection, operation: &'static str) -> Result<()> {

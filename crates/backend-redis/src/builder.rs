@@ -11,6 +11,7 @@ use crate::connect::Address;
 use crate::error::Effect;
 use crate::keys::{KeyPrefix, Layout, MOST_SHARDS};
 use crate::link::{Link, News, check_keys, directory_call};
+use crate::single::REST;
 use crate::turns::Turns;
 use crate::wake::Hub;
 use crate::wire::Wire;
@@ -32,6 +33,7 @@ pub struct RedisStoreBuilder {
     payload_limit: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
+    rest: Duration,
     shift: Arc<AtomicU64>,
 }
 
@@ -44,6 +46,7 @@ impl RedisStoreBuilder {
             payload_limit: limits::PAYLOAD_BYTES,
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
+            rest: REST,
             shift: Arc::default(),
         }
     }
@@ -95,6 +98,12 @@ impl RedisStoreBuilder {
         Self { response_timeout: time, ..self }
     }
 
+    /// After so long a rest the connection to a single server is tried out by a `PING` before it is used: 500 ms if nothing is said. What closes connections that
+    /// lie idle, a firewall or the server's `timeout`, then costs a round trip and no error.
+    pub fn try_out_after(self, rest: Duration) -> Self {
+        Self { rest, ..self }
+    }
+
     /// Lets the clock be so many microseconds ahead of the server's: for tests. Every handle on one prefix must have the same.
     pub fn clock_ahead(self, micros: Arc<AtomicU64>) -> Self {
         Self { shift: micros, ..self }
@@ -105,8 +114,9 @@ impl RedisStoreBuilder {
     /// # Errors
     /// As [`RedisStore::connect`].
     pub async fn connect(self, url: &str) -> Result<RedisStore> {
-        let address =
+        let mut address =
             Address::new(url, self.authority.clone(), [self.connect_timeout, self.response_timeout])?;
+        address.rest = self.rest;
         self.open(address).await
     }
 

@@ -1,10 +1,11 @@
 //! How a connection is made, and what is asked of a server first.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Invalid, Problem, Result, StoreError};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig, PubSub};
+use redis::aio::{ConnectionManagerConfig, PubSub};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
@@ -15,6 +16,7 @@ use redis::{
 };
 
 use crate::error::{Effect, failed};
+use crate::single::{self, Single};
 use crate::wire::Wire;
 
 /// So a certificate begins.
@@ -28,6 +30,8 @@ pub(crate) struct Address {
     authority: Option<Vec<u8>>,
     connect_timeout: Duration,
     response_timeout: Duration,
+    /// After so long a rest a connection is tried out.
+    pub(crate) rest: Duration,
 }
 
 /// What a server says about itself, as far as it matters.
@@ -55,7 +59,8 @@ impl Address {
                 Problem::Malformed { expected: "certificates as PEM" },
             ));
         }
-        let mut address = Self { clients: Vec::new(), authority, connect_timeout, response_timeout };
+        let rest = single::REST;
+        let mut address = Self { clients: Vec::new(), authority, connect_timeout, response_timeout, rest };
         for url in url.split(',') {
             let expected =
                 "redis[s]://[user:password@]host[:port][/database], or several with commas between";
@@ -102,11 +107,12 @@ impl Address {
     }
 
     async fn wire(&self) -> Result<Wire, RedisError> {
-        let (client, manager) = self.first().await?;
+        let (client, single) = self.first().await?;
         let mut command = redis::cmd("INFO");
-        let info: String = command.arg("cluster").query_async(&mut manager.clone()).await?;
+        let (mut connection, _) = single.connection().await?;
+        let info: String = command.arg("cluster").query_async(&mut connection).await?;
         if !info.lines().any(|line| line == "cluster_enabled:1") {
-            return Ok(Wire::Single(manager));
+            return Ok(Wire::Single(Arc::new(single)));
         }
         // The driver repeats nothing: it could not know what may be done twice.
         let nodes = self.clients.iter().map(|client| client.get_connection_info().clone());
@@ -123,15 +129,15 @@ impl Address {
     }
 
     /// The first server that answers.
-    async fn first(&self) -> Result<(&Client, ConnectionManager), RedisError> {
+    async fn first(&self) -> Result<(&Client, Single), RedisError> {
         let mut failure = None;
         for client in &self.clients {
             let config = ConnectionManagerConfig::new()
                 .set_connection_timeout(Some(self.connect_timeout))
                 .set_response_timeout(Some(self.response_timeout))
                 .set_number_of_retries(1);
-            match ConnectionManager::new_with_config(client.clone(), config).await {
-                Ok(manager) => return Ok((client, manager)),
+            match Single::new(client.clone(), config, self.rest).await {
+                Ok(single) => return Ok((client, single)),
                 Err(error) => failure = Some(error),
             }
         }

@@ -42,6 +42,7 @@ mod reclaim;
 mod row;
 mod script;
 mod settle;
+mod single;
 mod turns;
 mod wake;
 mod wire;

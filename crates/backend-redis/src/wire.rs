@@ -7,13 +7,14 @@
 //! keys that scripts name never exist: so no script runs there. The other one would run it if it were told `ASKING`, on whatever part of the
 //! shard has arrived. It is never told so: the slot is asked for again until it is in one place.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError};
 
 use crate::error::{Effect, is_refusal};
+use crate::single::Single;
 
 /// How often a cluster is asked, and how long to wait in between: doubled each time.
 const TRIES: u32 = 8;
@@ -22,7 +23,7 @@ const WAIT: Duration = Duration::from_millis(5);
 /// A connection. Clones are the same one.
 #[derive(Clone)]
 pub(crate) enum Wire {
-    Single(ConnectionManager),
+    Single(Arc<Single>),
     Cluster(ClusterConnection),
 }
 
@@ -34,7 +35,12 @@ impl Wire {
         effect: Effect,
     ) -> Result<T, RedisError> {
         match self {
-            Self::Single(connection) => command.query_async(&mut connection.clone()).await,
+            Self::Single(single) => {
+                let (mut connection, generation) = single.connection().await?;
+                let answer = command.query_async(&mut connection).await;
+                single.judge(generation, &answer);
+                answer
+            }
             Self::Cluster(connection) => {
                 patiently(effect, || async { command.query_async(&mut connection.clone()).await }).await
             }
@@ -48,7 +54,12 @@ impl Wire {
         effect: Effect,
     ) -> Result<T, RedisError> {
         match self {
-            Self::Single(connection) => pipeline.query_async(&mut connection.clone()).await,
+            Self::Single(single) => {
+                let (mut connection, generation) = single.connection().await?;
+                let answer = pipeline.query_async(&mut connection).await;
+                single.judge(generation, &answer);
+                answer
+            }
             Self::Cluster(connection) => {
                 patiently(effect, || async { pipeline.query_async(&mut connection.clone()).await }).await
             }

@@ -3,7 +3,9 @@
 
 mod binary_log;
 mod chaos;
+mod character_sets;
 mod corrupt;
+mod ended;
 mod failover;
 mod from_pool;
 mod gather;

@@ -1,7 +1,10 @@
 //! Connections and transactions: what users' settings cannot spoil, what a given-up transaction can no longer do, and encryption.
 
-use diesel_async::{AnsiTransactionManager, TransactionManager};
-use leasehold_core::{Dequeue, Job, Json, NewJob, Store, StoreError, TxStore};
+use diesel::sql_types::BigInt;
+use diesel_async::{
+    AnsiTransactionManager, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection, TransactionManager,
+};
+use leasehold_core::{Dequeue, IdempotencyKey, Job, Json, NewJob, Store, StoreError, TxStore};
 use leasehold_mysql::MysqlStore;
 use leasehold_servers::{Mysql, MysqlFlavor};
 
@@ -185,4 +188,37 @@ async fn large_documents_are_kept_or_refused_before_they_are_sent() {
         assert!(store.settle(&items).await.unwrap().iter().all(|outcome| !outcome.is_lost()));
         fresh.drop().await;
     }
+}
+
+/// Of the calls in a transaction only `enqueue_in` changes LAST_INSERT_ID() of the session: docs/adr/0037-last-insert-id.md.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_enqueuing_changes_the_last_insert_id() {
+    for variable in crate::support::BOTH {
+        let fresh = crate::support::Fresh::on(variable).await;
+        let store = fresh.store().await;
+        let jobs = leased(&store, 3).await;
+        let mut conn = store.pool().get().await.unwrap();
+        AnsiTransactionManager::begin_transaction(&mut *conn).await.unwrap();
+        conn.batch_execute("DO LAST_INSERT_ID(4711)").await.unwrap();
+        store.lock_in(&mut conn, jobs[0].receipt()).await.unwrap();
+        let _settled = store.ack_in(&mut conn, &jobs[0].receipt(), Json::null()).await.unwrap();
+        let _settled = store.nack_in(&mut conn, &jobs[1].receipt(), Json::null()).await.unwrap();
+        assert!(store.once_in(&mut conn, &IdempotencyKey::new("once").unwrap()).await.unwrap());
+        assert_eq!(last_insert_id(&mut conn).await, 4711, "{variable}");
+        let new = [NewJob::builder("q", "k").build().unwrap()];
+        let new = store.enqueue_in(&mut conn, &new).await.unwrap().remove(0).id;
+        assert_eq!(last_insert_id(&mut conn).await, new.get(), "{variable}");
+        AnsiTransactionManager::commit_transaction(&mut *conn).await.unwrap();
+        fresh.drop().await;
+    }
+}
+
+async fn last_insert_id(conn: &mut AsyncMysqlConnection) -> i64 {
+    #[derive(diesel::QueryableByName)]
+    struct Id {
+        #[diesel(sql_type = BigInt)]
+        id: i64,
+    }
+    let asked = diesel::sql_query("SELECT CAST(LAST_INSERT_ID() AS SIGNED) AS id");
+    asked.get_result::<Id>(conn).await.unwrap().id
 }

@@ -8,7 +8,8 @@ use diesel_async::{
 };
 use futures_util::FutureExt;
 use leasehold_core::{
-    BatchSize, Dequeue, IdempotencyKey, Job, Json, NewJob, Prune, SettleOutcome, Store, TxStore, Verdict,
+    Archive, BatchSize, Dequeue, IdempotencyKey, Job, Json, MaxAttempts, NewJob, Prune, QueuePolicy,
+    SettleOutcome, Store, TxStore, Verdict,
 };
 use leasehold_mysql::MysqlStore;
 
@@ -185,5 +186,114 @@ async fn a_prune_waits_for_no_key_that_is_locked() {
         scene.unlock().await;
         assert_eq!(scene.store.prune(&prune).await.unwrap(), 1);
         scene.fresh.drop().await;
+    }
+}
+
+const READ_COMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const REPEATABLE_READ: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+
+impl Scene {
+    async fn begin(&mut self, level: &str) {
+        self.beside.batch_execute(level).await.unwrap();
+        AnsiTransactionManager::begin_transaction(&mut self.beside).await.unwrap();
+    }
+
+    /// One of the calls of a transaction.
+    async fn call(&mut self, call: u32) {
+        let (store, conn) = (&self.store, &mut self.beside);
+        let receipt = self.jobs[0].receipt();
+        let plain = NewJob::builder("q", "k").build().unwrap();
+        let keyed = NewJob::builder("q", "k").unique_key("a").build().unwrap();
+        match call {
+            0 => store.settle_in(conn, &receipt, Verdict::done()).await.map(drop),
+            1 => store.settle_in(conn, &receipt, Verdict::retry("failed")).await.map(drop),
+            2 => store.settle_in(conn, &receipt, Verdict::dead("broken")).await.map(drop),
+            3 => store.enqueue_in(conn, &[plain]).await.map(drop),
+            4 => store.enqueue_in(conn, &[plain, keyed]).await.map(drop),
+            5 => store.once_in(conn, &IdempotencyKey::new("once").unwrap()).await.map(drop),
+            _ => store.lock_in(conn, receipt).await,
+        }
+        .unwrap();
+    }
+}
+
+/// An operator can stop a queue whatever a user's transaction has done and not committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_waits_for_no_transaction() {
+    for variable in BOTH {
+        for level in [READ_COMMITTED, REPEATABLE_READ] {
+            let mut scene = Scene::on(variable).await;
+            let pattern = "q".parse().unwrap();
+            let policy =
+                QueuePolicy { max_attempts: Some(MaxAttempts::new(7).unwrap()), ..QueuePolicy::default() };
+            for call in 0..7 {
+                scene.begin(level).await;
+                scene.call(call).await;
+                let paused = tokio::time::timeout(DEADLINE, scene.store.pause(&pattern)).await.unwrap();
+                assert!(paused.is_ok(), "{level}: pause waits for call {call}: {paused:?}");
+                let set =
+                    tokio::time::timeout(DEADLINE, scene.store.set_policy(&pattern, &policy)).await.unwrap();
+                assert!(set.is_ok(), "{level}: set_policy waits for call {call}: {set:?}");
+                scene.unlock().await;
+                scene.store.set_policy(&pattern, &QueuePolicy::default()).await.unwrap();
+            }
+            scene.fresh.drop().await;
+        }
+    }
+}
+
+/// At READ COMMITTED a policy that was set before the call counts, also if the transaction has begun before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_was_set_before_the_call_is_obeyed() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        scene.begin(READ_COMMITTED).await;
+        scene.call(0).await;
+        let policy = QueuePolicy {
+            archive: Some(Archive::DeadOnly),
+            max_attempts: Some(MaxAttempts::new(7).unwrap()),
+            ..QueuePolicy::default()
+        };
+        scene.store.set_policy(&"q".parse().unwrap(), &policy).await.unwrap();
+        let (store, conn) = (&scene.store, &mut scene.beside);
+        let _settled = store.ack_in(conn, &scene.jobs[1].receipt(), Json::null()).await.unwrap();
+        let new = [NewJob::builder("q", "k").build().unwrap()];
+        let new = store.enqueue_in(conn, &new).await.unwrap().remove(0).id;
+        AnsiTransactionManager::commit_transaction(conn).await.unwrap();
+        assert!(store.get(scene.jobs[0].id).await.unwrap().unwrap().finished().is_some());
+        assert!(store.get(scene.jobs[1].id).await.unwrap().is_none(), "it is kept against the policy");
+        let new = store.get(new).await.unwrap().unwrap();
+        assert_eq!(new.live().unwrap().max_attempts.get(), 7);
+        scene.fresh.drop().await;
+    }
+}
+
+/// A transaction that was answered "deduplicated" has the job locked that has the key. A verdict for that job does not wait for it (S14).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_key_a_transaction_has_met_is_pending() {
+    for variable in BOTH {
+        for level in [READ_COMMITTED, REPEATABLE_READ] {
+            for is_newer in [false, true] {
+                let mut scene = Scene::on(variable).await;
+                let keyed = [NewJob::builder("keyed", "k").unique_key("a").build().unwrap()];
+                scene.begin(level).await;
+                if is_newer {
+                    scene.beside.batch_execute("SELECT COUNT(*) FROM job_history").await.unwrap();
+                }
+                scene.store.enqueue(&keyed).await.unwrap();
+                let request = Dequeue::new("keyed", "w").unwrap();
+                let job = scene.store.dequeue(&request).await.unwrap().remove(0);
+                let met = scene.store.enqueue_in(&mut scene.beside, &keyed).await.unwrap();
+                assert!(met[0].deduplicated && met[0].id == job.id, "{met:?}");
+                let items: Vec<_> =
+                    [&job, &scene.jobs[0]].map(|job| (job.receipt(), Verdict::done())).to_vec();
+                let settling = tokio::time::timeout(DEADLINE, scene.store.settle(&items)).await.unwrap();
+                let outcomes = settling.expect("it has waited for the lock, and has given up");
+                assert!(outcomes[0].is_pending() && is_settled(&outcomes[1]), "{level}: {outcomes:?}");
+                scene.unlock().await;
+                assert!(is_settled(&scene.store.settle(&items[..1]).await.unwrap()[0]));
+                scene.fresh.drop().await;
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod chaos;
 mod cluster;
+mod connections;
 mod many_queues;
 mod numbers;
 mod refusals;
