@@ -36,9 +36,9 @@ pub(crate) mod scripts {
         enqueue: "common" "sequence" "enqueue";
         reserve: "common" "sequence" "reserve";
         dequeue: "common" "awake" "job" "dequeue";
-        settle: "common" "job" "backoff" "settle";
-        heartbeat: "common" "job" "heartbeat";
-        reclaim: "common" "job" "backoff" "reclaim";
+        settle: "when_full" "common" "job" "backoff" "settle";
+        heartbeat: "when_full" "common" "job" "heartbeat";
+        reclaim: "when_full" "common" "job" "backoff" "reclaim";
         overdue: "common" "overdue";
         intervene: "common" "job" "intervene";
         redrive: "common" "redrive";

@@ -261,3 +261,27 @@ async fn keys_of_a_newer_version_are_left_alone() {
     assert!(matches!(error, StoreError::Conflict { .. }), "{error:?}");
     assert!(error.to_string().contains("newer version"), "{error}");
 }
+
+/// What is running can end, and nothing new begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_memory_is_full_still_takes_verdicts() {
+    for version in [RedisVersion::Redis7, RedisVersion::Valkey] {
+        let server = Redis::start(version, &[]).unwrap();
+        let ahead = Arc::new(AtomicU64::new(0));
+        let store =
+            RedisStore::builder().clock_ahead(Arc::clone(&ahead)).connect(&server.url()).await.unwrap();
+        store.enqueue(&(0..4).map(|_| job("q")).collect::<Vec<_>>()).await.unwrap();
+        let leased = store.dequeue(&Dequeue::new("q", "w").unwrap().limit(4).unwrap()).await.unwrap();
+        assert_eq!(server.command("CONFIG SET maxmemory 1").unwrap(), "+OK");
+        let full = store.enqueue(&[job("q")]).await.unwrap_err();
+        assert!(full.is_retryable(), "{full:?}");
+        let verdicts = [Verdict::done_with("result").unwrap(), Verdict::dead("no"), Verdict::retry("again")];
+        let items: Vec<_> = leased.iter().map(|job| job.receipt()).zip(verdicts).collect();
+        let outcomes = store.settle(&items).await.unwrap();
+        assert!(outcomes.iter().all(|outcome| !outcome.is_lost()), "{outcomes:?}");
+        let hour = leasehold_core::LeaseFor::new(Duration::from_secs(3600)).unwrap();
+        store.heartbeat(&[leased[3].receipt()], hour).await.unwrap();
+        ahead.store(2 * 3_600_000_000, Ordering::Relaxed);
+        assert_eq!(store.reclaim(BatchSize::MAX).await.unwrap().len(), 1);
+    }
+}
