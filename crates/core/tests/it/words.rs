@@ -159,7 +159,11 @@ fn an_error_says_what_can_be_done_about_it() {
         (StoreError::backend("op", "no"), "op failed", [false; 3]),
         (StoreError::corrupt("a row"), "corrupt data: a row", [false; 3]),
         (StoreError::conflict("why"), "conflict: why", [false; 3]),
-        (StoreError::no_transaction("op"), "op needs an open transaction", [false; 3]),
+        (
+            StoreError::no_transaction("op"),
+            "op needs an open transaction: none was opened, or the database has ended it",
+            [false; 3],
+        ),
         (StoreError::unsupported("that"), "this backend does not support that", [false; 3]),
     ] {
         assert_eq!((error.to_string().as_str(), kinds(&error)), (text, expected));
