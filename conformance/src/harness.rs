@@ -96,6 +96,16 @@ pub trait Harness: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Remembers all that is stored, for [`lose`](Self::lose). False, as by default, for a database that loses nothing it has answered.
+    async fn save(&self, _database: &Self::Database) -> Result<bool, BoxError> {
+        Ok(false)
+    }
+
+    /// Brings back what was saved, as a failover does that has lost the writes since then. The clock goes on. Handles stay open.
+    async fn lose(&self, _database: &Self::Database) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// Opens a transaction. `None`, as by default, if the backend is no [`TxStore`](leasehold_core::TxStore).
     async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(None)
@@ -162,6 +172,14 @@ impl<H: Harness> Harness for Arc<H> {
 
     async fn set_back(&self, database: &Self::Database, by: Duration) -> Result<bool, BoxError> {
         H::set_back(self, database, by).await
+    }
+
+    async fn save(&self, database: &Self::Database) -> Result<bool, BoxError> {
+        H::save(self, database).await
+    }
+
+    async fn lose(&self, database: &Self::Database) -> Result<(), BoxError> {
+        H::lose(self, database).await
     }
 
     async fn begin(&self, database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {

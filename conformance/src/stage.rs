@@ -69,6 +69,19 @@ impl Stage {
         }
     }
 
+    /// Remembers all that is stored. The check does not apply to a database that loses nothing.
+    pub(crate) async fn save(&self) -> Outcome {
+        match self.site.save().await? {
+            true => Ok(()),
+            false => Err(Problem::NotApplicable("the database loses nothing that it has answered")),
+        }
+    }
+
+    /// Loses what was written since.
+    pub(crate) async fn lose(&self) -> Outcome {
+        self.site.lose().await
+    }
+
     pub(crate) async fn begin(&self) -> Outcome<Box<dyn Transaction>> {
         self.site.begin().await?.ok_or_else(no_transactions)
     }
@@ -246,6 +259,8 @@ pub(crate) trait Site: Send + Sync {
     async fn connect(&self) -> Outcome<Arc<dyn Store>>;
     async fn age(&self, by: Duration) -> Outcome;
     async fn set_back(&self, by: Duration) -> Outcome<bool>;
+    async fn save(&self) -> Outcome<bool>;
+    async fn lose(&self) -> Outcome;
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn begin_at(&self, level: Isolation) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
@@ -279,6 +294,14 @@ impl<H: Harness> Site for Played<H> {
 
     async fn set_back(&self, by: Duration) -> Outcome<bool> {
         Ok(self.harness.set_back(&self.database, by).await?)
+    }
+
+    async fn save(&self) -> Outcome<bool> {
+        Ok(self.harness.save(&self.database).await?)
+    }
+
+    async fn lose(&self) -> Outcome {
+        Ok(self.harness.lose(&self.database).await?)
     }
 
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>> {

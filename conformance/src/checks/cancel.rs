@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    BatchSize, Intervention, Job, JobFilter, JobId, Json, Prune, QueuePolicy, Record, Redrive, Store, Verdict,
+    BatchSize, Epoch, Intervention, Job, JobFilter, JobId, Json, Prune, QueuePolicy, Record, Redrive, Store,
+    Verdict,
 };
 
 use crate::cancel::cancelled_after;
@@ -112,7 +113,7 @@ async fn dequeue_leases_whole_jobs(stage: Stage) -> Outcome {
         for id in &ids {
             let job = stage.live(*id).await?;
             let whole = match &job.lease {
-                Some(_) => (job.attempts, job.epoch.get()) == (1, 1) && job.first_leased_at.is_some(),
+                Some(_) => job.attempts == 1 && job.epoch > Epoch::ZERO && job.first_leased_at.is_some(),
                 None => (job.attempts, job.epoch.get()) == (0, 0) && job.first_leased_at.is_none(),
             };
             ensure!(C2, whole, "dequeue dropped after {polls} polls left {job:?}");

@@ -19,6 +19,7 @@ mod left_behind;
 mod limits;
 mod list;
 mod locked;
+mod lost;
 mod next;
 mod order;
 mod page;
@@ -62,6 +63,7 @@ pub(crate) fn all() -> Vec<Check> {
         stale::CHECKS,
         heartbeat::CHECKS,
         reclaim::CHECKS,
+        lost::CHECKS,
         admin::CHECKS,
         redrive::CHECKS,
         list::CHECKS,

@@ -98,13 +98,14 @@ impl Reference {
             }
             Queues::Matching(_) => self.fair_turns(&leasable, answer)?,
         }
-        for id in claimed {
+        for (id, epoch) in answer.iter().map(|job| (job.id, job.epoch)) {
             let Some(job) = self.live(id).cloned() else { continue };
+            ensure!(D4, epoch > job.epoch, "job {id} was leased in epoch {epoch}, after {}", job.epoch);
             let length = self.dump.policies.effective(&job.queue).lease_for(hours);
             let lease = Lease { until: time::later(self.ended, length.get()), worker: worker()? };
             self.replace(Job {
                 attempts: job.attempts + 1,
-                epoch: job.epoch.next(),
+                epoch,
                 lease: Some(lease),
                 first_leased_at: Some(job.first_leased_at.unwrap_or(self.ended)),
                 updated_at: self.ended,

@@ -725,6 +725,10 @@ faults! {
     ReclaimTakesLockedJobs,
     /// The heartbeat of a passed lease is answered Lost although a transaction has its job locked.
     LockedPassedLeaseIsLost,
+    /// A database that has lost its last writes gives the epochs of lost leases again.
+    LossRepeatsEpochs,
+    /// A database that has lost its last writes gives the ids of lost jobs again.
+    LossRepeatsIds,
     /// `settle_in` asks the connection whether its transaction is open, and not the database.
     SettleInAfterTheEnd,
     /// `enqueue_in` does so.

@@ -53,6 +53,16 @@ impl Harness for Saboteur {
         Ok(true)
     }
 
+    async fn save(&self, database: &Arc<Database>) -> Result<bool, BoxError> {
+        database.save();
+        Ok(true)
+    }
+
+    async fn lose(&self, database: &Arc<Database>) -> Result<(), BoxError> {
+        database.lose();
+        Ok(())
+    }
+
     async fn begin(&self, database: &Arc<Database>) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         self.begin_at(database, Isolation::Serializable).await
     }

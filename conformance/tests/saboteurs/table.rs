@@ -58,6 +58,8 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::EpochNotRaised, contract::D4, "dequeue::every_lease_has_its_own_epoch"),
     (Fault::EpochIsTheAttempt, contract::D4, "dequeue::every_lease_has_its_own_epoch"),
     (Fault::EpochResetOnRelease, contract::D4, "dequeue::every_lease_has_its_own_epoch"),
+    (Fault::LossRepeatsEpochs, contract::D4, "lost::a_lease_after_a_loss_has_another_receipt"),
+    (Fault::LossRepeatsIds, contract::E10, "lost::an_id_is_not_given_again_after_a_loss"),
     (Fault::LimitPlusOne, contract::D5, "dequeue::never_more_than_asked_for"),
     (Fault::SameJobTwice, contract::D5, "dequeue::never_more_than_asked_for"),
     (Fault::PriorityAscending, contract::D6, "order::priority_goes_first"),

@@ -130,7 +130,8 @@ local function lease(q, member)
     local lease_until = later(now, q.lease) -- D7, P6
     add(q.base, ':leased', lease_until .. id)
     job[6], job[9], job[10] = tostring(attempts + 1), lease_until, worker -- D3
-    job[11] = string.format('%.0f', job[11] + 1) -- D4
+    -- D4: no server that has lost the last lease gives the same epoch again, since its clock has gone on.
+    job[11] = string.format('%.0f', math.max(job[11] + 1, tonumber(now)))
     job[12], job[16] = job[12] or now, now -- D8
     redis.call('HSET', key, 'attempts', job[6], 'lease_until', lease_until, 'worker', worker, 'epoch', job[11],
         'first_leased_at', job[12], 'updated_at', now)

@@ -308,7 +308,7 @@ impl State {
         let until = time::later(self.or_hosts(now, Fault::LeaseByTheHostsClock), length);
         job.lease = Some(Lease { until, worker: request.worker.clone() });
         job.attempts += 1;
-        job.epoch = job.epoch.next();
+        job.epoch = job.epoch.next().max(Epoch::new(self.first_epoch));
         job.first_leased_at = job.first_leased_at.or(Some(now));
         job.updated_at = now;
         self.spoil_leased(&mut job, now);

@@ -44,6 +44,8 @@ pub(crate) struct Naive {
 pub(crate) struct Database {
     state: Mutex<State>,
     subscribers: Mutex<Vec<Subscriber>>,
+    /// What [`lose`](Self::lose) goes back to.
+    saved: Mutex<Option<State>>,
 }
 
 /// What a handle has for itself.
@@ -71,7 +73,7 @@ impl Database {
     pub(crate) fn new(fault: Option<Fault>, row_locks: bool) -> Self {
         let mut state = State::new(fault);
         state.row_locks = row_locks;
-        Self { state: Mutex::new(state), subscribers: Mutex::default() }
+        Self { state: Mutex::new(state), subscribers: Mutex::default(), saved: Mutex::default() }
     }
 
     pub(crate) fn connect(self: &Arc<Self>) -> Naive {
@@ -85,6 +87,18 @@ impl Database {
 
     pub(crate) fn set_back(&self, by: Duration) {
         lock(&self.state).set_back(by);
+    }
+
+    pub(crate) fn save(&self) {
+        *lock(&self.saved) = Some(lock(&self.state).clone());
+    }
+
+    /// Forgets what was written since it was saved.
+    pub(crate) fn lose(&self) {
+        let mut state = lock(&self.state);
+        if let Some(saved) = lock(&self.saved).clone() {
+            state.lose_all_since(saved);
+        }
     }
 
     pub(crate) fn ledger(&self) -> Vec<String> {

@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(super) rows: BTreeMap<JobId, u64>,
     /// For a fault: what open transactions have enqueued, and whose it is.
     pub(super) uncommitted: Vec<(u64, Job)>,
+    /// No lease has an epoch before this one: those may be of leases that were lost.
+    pub(super) first_epoch: i64,
 }
 
 impl State {
@@ -65,6 +67,20 @@ impl State {
             row_locks: false,
             rows: BTreeMap::new(),
             uncommitted: Vec::new(),
+            first_epoch: 0,
+        }
+    }
+
+    /// Goes back to an earlier state, as a failover may. Ids and epochs go on, and so does the clock.
+    pub(super) fn lose_all_since(&mut self, earlier: Self) {
+        let last_epoch = self.jobs.values().map(|job| job.epoch.get()).max().unwrap_or_default();
+        let lost = std::mem::replace(self, earlier);
+        self.clock = lost.clock;
+        if !self.has(Fault::LossRepeatsIds) {
+            self.last_id = lost.last_id;
+        }
+        if !self.has(Fault::LossRepeatsEpochs) {
+            self.first_epoch = last_epoch.max(lost.first_epoch) + 1;
         }
     }
 
