@@ -52,8 +52,15 @@ async fn moved_under_load(version: RedisVersion, shards: u32) {
     for node in cluster.masters() {
         node.restart().unwrap();
     }
+    let deadline = Instant::now() + PATIENCE;
+    for node in cluster.masters() {
+        while !node.command("CLUSTER INFO").unwrap().contains("cluster_state:ok") {
+            assert!(Instant::now() < deadline, "the cluster did not come up again");
+            tokio::task::yield_now().await;
+        }
+    }
     let store = patiently!(builder.clone().connect(&cluster.url()));
-    let is_over = Arc::new(AtomicBool::new(false));
+    let [is_over, is_all] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let mut producers = tokio::task::JoinSet::new();
     for number in 1..3 {
         let (store, is_over) = (store.clone(), Arc::clone(&is_over));
@@ -68,7 +75,7 @@ async fn moved_under_load(version: RedisVersion, shards: u32) {
     let mut workers = tokio::task::JoinSet::new();
     let named: Vec<String> = (0..QUEUES).map(|number| format!("room:{number}")).collect();
     for queues in ["room:*".parse().unwrap(), Queues::named(named.iter().map(String::as_str)).unwrap()] {
-        workers.spawn(work(store.clone(), queues, Arc::clone(&is_over)));
+        workers.spawn(work(store.clone(), queues, Arc::clone(&is_all)));
     }
     for _ in 0..2 {
         for shard in 0..shards {
@@ -79,6 +86,7 @@ async fn moved_under_load(version: RedisVersion, shards: u32) {
     while let Some(ids) = producers.join_next().await {
         accepted.extend(ids.unwrap());
     }
+    is_all.store(true, Ordering::Relaxed);
     let mut settled: HashMap<JobId, u32> = HashMap::new();
     while let Some(done) = workers.join_next().await {
         done.unwrap().into_iter().for_each(|id| *settled.entry(id).or_default() += 1);
@@ -100,14 +108,14 @@ async fn enqueue(store: &RedisStore, caller: usize, count: usize) -> Vec<JobId> 
     ids
 }
 
-/// Leases and settles until all is over and nothing is left: what was settled.
-async fn work(store: RedisStore, queues: Queues, is_over: Arc<AtomicBool>) -> Vec<JobId> {
+/// Leases and settles until all jobs were accepted and nothing is left: what was settled.
+async fn work(store: RedisStore, queues: Queues, is_all: Arc<AtomicBool>) -> Vec<JobId> {
     let request = Dequeue { queues, ..Dequeue::new("room:0", "w").unwrap().limit(10).unwrap() };
     let mut settled = Vec::new();
     loop {
-        let was_over = is_over.load(Ordering::Relaxed);
+        let was_all = is_all.load(Ordering::Relaxed);
         let jobs = patiently!(store.dequeue(&request));
-        if jobs.is_empty() && was_over {
+        if jobs.is_empty() && was_all {
             return settled;
         }
         let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
