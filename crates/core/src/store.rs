@@ -121,7 +121,7 @@ pub trait Store: Send + Sync + 'static {
     /// * **[D2](crate::contract::D2)** No two live leases name the same job, however many callers race.
     /// * **[D3](crate::contract::D3)** `attempts + 1` as the lease is granted, so a worker that dies at once has
     ///   still spent it.
-    /// * **[D4](crate::contract::D4)** `epoch + 1`. The epoch is never set back.
+    /// * **[D4](crate::contract::D4)** A larger `epoch`, that no lease of this job had before.
     /// * **[D5](crate::contract::D5)** At most `limit` jobs, none twice.
     /// * **[D6](crate::contract::D6)** Over [`Queues::Named`]: `priority DESC, available_at, id` over the jobs of all
     ///   the queues together.

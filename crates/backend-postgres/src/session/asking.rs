@@ -133,37 +133,24 @@ macro_rules! one_by_one {
     }};
 }
 
-/// A session on `$conn` that makes sure of its transaction with the first statement. Those that are guarded end with their FROM, and do nothing
-/// without the mark; `count` looks for it itself; `places` only reads, and whoever comes after it must know.
+/// A session on `$conn` that makes sure of its transaction with the first statement. Those with a guard behind them end with their FROM, and do
+/// nothing without the mark; `count` looks for it itself; `places` only reads, and whoever comes after it must know.
 macro_rules! asking {
-    ([$($lifetime:lifetime)?] $conn:ty, $both:ident; $($guarded:ident -> $rows:ty),+) => {
+    ([$($lifetime:lifetime)?] $conn:ty, $both:ident; $($name:ident($guard:expr) -> $answer:ty),+) => {
         #[async_trait]
         impl<$($lifetime)?> Session for Asking<'_, $conn> {
-            $(async fn $guarded(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<$rows, Failure> {
+            $(async fn $name(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<$answer, Failure> {
                 let is_asked = std::mem::replace(&mut self.is_asked, true);
                 let conn = &mut *self.conn;
                 if is_asked {
-                    return conn.$guarded(text, params).await;
+                    return conn.$name(text, params).await;
                 }
-                let answer = $both!(conn.mark(), $guarded(format!("{text}{IF_OPEN}"), params))?;
+                let answer = $both!(conn.mark(), $name(format!("{text}{}", $guard), params))?;
                 if answer.is_nothing() {
                     conn.ask().await?;
                 }
                 Ok(answer)
             })+
-
-            async fn count(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<u64, Failure> {
-                let is_asked = std::mem::replace(&mut self.is_asked, true);
-                let conn = &mut *self.conn;
-                if is_asked {
-                    return conn.count(text, params).await;
-                }
-                let answer = $both!(conn.mark(), count(text, params))?;
-                if answer.is_nothing() {
-                    conn.ask().await?;
-                }
-                Ok(answer)
-            }
 
             async fn places(&mut self, text: &str, params: Vec<Param<'_>>) -> Result<Places, Failure> {
                 let is_asked = std::mem::replace(&mut self.is_asked, true);
@@ -178,7 +165,8 @@ macro_rules! asking {
     };
     ([$($lifetime:lifetime)?] $conn:ty, $both:ident) => {
         asking! { [$($lifetime)?] $conn, $both;
-            numbers -> Vec<i64>, keyed -> Vec<Keyed>, told -> Vec<Told>, completed -> Completed
+            numbers(IF_OPEN) -> Vec<i64>, keyed(IF_OPEN) -> Vec<Keyed>, told(IF_OPEN) -> Vec<Told>,
+            completed(IF_OPEN) -> Completed, count("") -> u64
         }
     };
 }
