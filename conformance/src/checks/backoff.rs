@@ -15,6 +15,7 @@ use crate::stage::{HOUR, Stage, new_job};
 checks! { "backoff":
     a_retry_waits_as_the_backoff_says [S5] needs Policies;
     the_backoff_is_spread_by_its_jitter [S5] needs Policies;
+    a_backoff_grows_up_to_its_maximum [S5] needs Policies;
     an_expired_job_waits_as_the_backoff_says [P12] needs Policies;
     an_expired_job_that_waits_has_its_error [R8, P12] needs Policies;
 }
@@ -68,6 +69,25 @@ async fn the_backoff_is_spread_by_its_jitter(stage: Stage) -> Outcome {
         times.insert(at);
     }
     ensure!(S5, times.len() > 20, "30 retries are spread over {} times only: {times:?}", times.len());
+    Ok(())
+}
+
+/// From a millisecond to a hundred years are more than forty doublings.
+async fn a_backoff_grows_up_to_its_maximum(stage: Stage) -> Outcome {
+    let most = 36_500 * 24 * HOUR;
+    let backoff = Backoff::new(Duration::from_millis(1), 0.0, Duration::ZERO, most)?;
+    stage.set_policy("q", QueuePolicy { backoff: Some(backoff), ..QueuePolicy::default() }).await?;
+    let id = stage.enqueue(new_job("q").max_attempts(100)).await?;
+    for attempt in 1..=45 {
+        let job = stage.claim_one("q").await?;
+        let delay = Duration::from_millis(1 << (attempt - 1)).min(most);
+        let from = stage.now().await?;
+        stage.settle(job.receipt(), Verdict::retry("no")).await?;
+        let bracket = (time::later(from, delay), time::later(stage.now().await?, delay));
+        let seen = stage.live(id).await?.available_at;
+        within(S5, &format!("available_at after attempt {attempt}"), seen, bracket)?;
+        stage.store.promote(id).await?;
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use leasehold_core::{
 use crate::check::checks;
 use crate::dump::all_jobs;
 use crate::failure::{Outcome, ensure, ensure_eq};
-use crate::stage::{HOUR, Stage, ids, lease_for, new_job, request};
+use crate::stage::{HOUR, Stage, ids, lease_for, new_job, request, request_named};
 
 checks! { "bulk":
     ten_thousand_jobs_live_their_life_in_a_few_calls [D5, H5, S1, G5];
@@ -17,6 +17,7 @@ checks! { "bulk":
     thousands_of_queues_are_asked_for_by_name [D9, Q3];
     thousands_of_queues_take_turns [D11];
     the_longest_names_come_back_equal [E9];
+    a_large_call_gets_all_that_can_be_leased [D13];
     one_order_over_thousands_of_named_queues [D6];
 }
 
@@ -129,6 +130,29 @@ async fn thousands_of_queues_take_turns(stage: Stage) -> Outcome {
         "after {total} leases only {} queues were served",
         served.len()
     );
+    Ok(())
+}
+
+/// By one name, by several and by a prefix; more than there is, as many, and fewer.
+async fn a_large_call_gets_all_that_can_be_leased(stage: Stage) -> Outcome {
+    let half = MANY as usize / 2;
+    for name in ["many:1", "many:2"] {
+        stage.enqueue_many(name, half).await?;
+    }
+    let both = ["many:1", "many:2"];
+    let calls = [
+        (request("many:1", MANY)?, half),
+        (request_named(&both, MANY)?, 2 * half),
+        (request("many:*", MANY)?, 2 * half),
+        (request_named(&both, MANY / 2 + 1)?, half + 1),
+        (request("many:*", 1001)?, 1001),
+    ];
+    for (request, expected) in calls {
+        let jobs = stage.store.dequeue(&request).await?;
+        let what = format!("leased by one call for {} of {:?}", request.limit, request.queues);
+        ensure_eq!(D13, what, jobs.len(), expected);
+        stage.store.release(&jobs.iter().map(|job| job.receipt()).collect::<Vec<_>>()).await?;
+    }
     Ok(())
 }
 

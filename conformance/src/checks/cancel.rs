@@ -19,6 +19,7 @@ use crate::stage::{HOUR, Stage, lease_for, new_job, queue, request};
 checks! { "cancel":
     enqueue_is_all_or_nothing [C2, E1];
     enqueue_over_several_queues_is_all_or_nothing [C2, E1] needs AtomicBatches;
+    enqueue_of_a_full_batch_is_all_or_nothing [C2, E1];
     dequeue_leases_whole_jobs [C2];
     settle_moves_whole_jobs [C2, C1];
     settle_of_a_batch_moves_whole_jobs [C2, C1];
@@ -102,6 +103,29 @@ async fn enqueue_over_several_queues_is_all_or_nothing(stage: Stage) -> Outcome 
         );
         answer.is_some()
     })
+}
+
+/// A store that cuts a large batch into steps has more await points, so that fewer of them are tried.
+async fn enqueue_of_a_full_batch_is_all_or_nothing(stage: Stage) -> Outcome {
+    let full = 10_000;
+    let mut polls = 1;
+    loop {
+        let name = format!("q{polls}");
+        let jobs = (0..full).map(|_| new_job(&name).build()).collect::<Result<Vec<_>, _>>()?;
+        let answer = cancelled_after(stage.store.enqueue(&jobs), polls).await;
+        let stats = stage.store.stats(&(&queue(&name)?).into()).await?;
+        let there: u64 = stats.iter().map(leasehold_core::QueueStats::live).sum();
+        ensure!(
+            E1,
+            there == 0 || there == full,
+            "dropped after {polls} polls, {there} of a batch of {full} are there"
+        );
+        if answer.is_some() {
+            return Ok(());
+        }
+        ensure!(C2, polls < 100_000, "the batch was not accepted within {polls} polls");
+        polls += 1 + polls / 2;
+    }
 }
 
 async fn dequeue_leases_whole_jobs(stage: Stage) -> Outcome {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use leasehold_core::contract::V1;
 use leasehold_core::{
-    BatchSize, Event, EventKind, Events, Job, JobId, Json, Queues, Redrive, Schedule, Verdict,
+    BatchSize, Event, EventKind, Events, Job, JobId, Json, Lagged, Queues, Redrive, Schedule, Verdict,
 };
 
 use super::scene::{queues, within};
@@ -26,6 +26,7 @@ checks! { "events":
     every_stale_receipt_is_told [V1] needs Events;
     an_exhausted_job_that_dies_is_told [V1] needs Events;
     every_event_has_its_time [V1, C4] needs Events;
+    a_subscriber_that_falls_behind_is_told [V1, V2] needs Events;
 }
 
 /// How long an event may take: a bound, not a wait.
@@ -325,4 +326,48 @@ async fn every_event_has_its_time(stage: Stage) -> Outcome {
         within(V1, &format!("the time of {kind:?}"), event.at, (from, to))?;
     }
     Ok(())
+}
+
+/// More than a subscriber can be behind.
+async fn a_subscriber_that_falls_behind_is_told(stage: Stage) -> Outcome {
+    let mut events = stage.store.subscribe(&queues("q")?).await?;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.extend(stage.enqueue_many("q", 10_000).await?);
+    }
+    let last = stage.enqueue(new_job("q")).await?;
+    ids.push(last);
+    let mut awaited = ids.iter();
+    loop {
+        let told = tokio::time::timeout(SOON, events.next()).await;
+        match told {
+            Ok(Some(Ok(event))) => {
+                let next = awaited.next();
+                ensure!(
+                    V2,
+                    next == Some(&event.job),
+                    "{event:?} was told where {next:?} should be, and nothing of a gap"
+                );
+                if event.job == last {
+                    return Ok(());
+                }
+            }
+            Ok(Some(Err(Lagged(missed)))) => {
+                ensure!(V2, missed > 0, "it was told of a gap of no events");
+                // Any that came later may follow.
+                let event = next(&mut events).await?;
+                ensure!(
+                    V2,
+                    awaited.any(|id| *id == event.job),
+                    "{event:?} came after a gap, but was told before"
+                );
+                if event.job == last {
+                    return Ok(());
+                }
+            }
+            other => {
+                ensure!(V2, false, "the last event has not come, and was not said to be missed: {other:?}");
+            }
+        }
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Job, Json, Receipt, ReceiptStatus, Record, SettleOutcome, StoreError, Verdict};
+use leasehold_core::{
+    BatchSize, Job, Json, Receipt, ReceiptStatus, Record, SettleOutcome, StoreError, Verdict,
+};
 
 use super::transaction::verdicts;
 use crate::check::checks;
@@ -15,6 +17,7 @@ checks! { "locked":
     a_single_verdict_does_not_wait [S14] needs Transactions, ConcurrentWriters;
     the_thin_forms_do_not_wait [S14] needs Transactions, ConcurrentWriters;
     a_stale_receipt_beside_a_locked_job_is_lost [S14, S2] needs Transactions, ConcurrentWriters;
+    a_locked_job_holds_up_no_other_reclaim [R10] needs Transactions, ConcurrentWriters;
 }
 
 /// Much longer than any call takes. The transaction is not ended before the call, so a call that waits for it never ends.
@@ -204,4 +207,34 @@ async fn a_stale_receipt_beside_a_locked_job_is_lost(stage: Stage) -> Outcome {
     }
     transaction.rollback().await?;
     stage.settle(jobs[0].receipt(), Verdict::done()).await
+}
+
+/// One passed lease is being settled by a transaction that stays open; the others are there for the taking.
+async fn a_locked_job_holds_up_no_other_reclaim(stage: Stage) -> Outcome {
+    for (end, attempts) in [(End::Commit, 5), (End::Rollback, 1)] {
+        let stage = stage.fresh().await?;
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            jobs.push(stage.leased(new_job("q").max_attempts(attempts)).await?);
+        }
+        stage.age(2 * HOUR).await?;
+        let transaction = open(&stage, &jobs[1], end).await?;
+        let others = [jobs[0].id, jobs[2].id];
+        let reclaim = stage.store.reclaim(BatchSize::MAX);
+        let Ok(answer) = tokio::time::timeout(DEADLINE, reclaim).await else {
+            ensure!(
+                R10,
+                false,
+                "a reclaim waits for a transaction that is settling one of the passed leases"
+            );
+            return Ok(());
+        };
+        let mut reclaimed: Vec<_> = answer?.iter().map(|reclaimed| reclaimed.id).collect();
+        // Without a lock of its own the transaction may come second: then its commit fails.
+        reclaimed.retain(|id| *id != jobs[1].id);
+        reclaimed.sort_unstable();
+        ensure_eq!(R10, "reclaimed beside a job that is being settled", reclaimed, others);
+        transaction.rollback().await?;
+    }
+    Ok(())
 }

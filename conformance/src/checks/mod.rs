@@ -11,6 +11,7 @@ mod enqueue;
 mod events;
 mod explain;
 mod fifo;
+mod handles;
 mod heartbeat;
 mod input;
 mod interleave;
@@ -18,6 +19,7 @@ mod interleave_enqueue;
 mod left_behind;
 mod limits;
 mod list;
+mod list_edges;
 mod locked;
 mod lost;
 mod next;
@@ -25,6 +27,7 @@ mod order;
 mod page;
 mod pause;
 mod policy;
+mod policy_fields;
 mod prune;
 mod prune_keys;
 mod race;
@@ -67,6 +70,7 @@ pub(crate) fn all() -> Vec<Check> {
         admin::CHECKS,
         redrive::CHECKS,
         list::CHECKS,
+        list_edges::CHECKS,
         page::CHECKS,
         selection::CHECKS,
         receipts::CHECKS,
@@ -75,10 +79,12 @@ pub(crate) fn all() -> Vec<Check> {
         next::CHECKS,
         derived::CHECKS,
         durable::CHECKS,
+        handles::CHECKS,
         prune::CHECKS,
         prune_keys::CHECKS,
         pause::CHECKS,
         policy::CHECKS,
+        policy_fields::CHECKS,
         backoff::CHECKS,
         limits::CHECKS,
         rate::CHECKS,

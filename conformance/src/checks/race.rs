@@ -15,11 +15,12 @@ use super::scene::handles;
 use crate::check::checks;
 use crate::dump::all_jobs;
 use crate::failure::{Outcome, Problem, ensure, ensure_eq};
-use crate::stage::{HOUR, Stage, lease_for, new_job, request};
+use crate::stage::{HOUR, Stage, lease_for, new_job, request, request_named};
 
 checks! { "race":
     racing_workers_share_no_job [D2, D5];
     racing_workers_of_many_queues_share_no_job [D2, D11];
+    racing_workers_of_a_list_of_queues_share_no_job [D2];
     racing_duplicates_become_one_job [E5];
     racing_duplicates_and_endings_lose_nothing [E5, E6];
     handles_opened_at_once_see_the_same_jobs [C5];
@@ -134,6 +135,26 @@ async fn racing_workers_of_many_queues_share_no_job(stage: Stage) -> Outcome {
         ensure!(D2, shared.is_empty(), "round {round}, leases by job: {shared:?}");
         let rest = stage.claim(&format!("r{round}:*"), 100).await?;
         ensure_eq!(D2, format!("round {round}: jobs leased"), counts.len() + rest.len(), 20);
+    }
+    Ok(())
+}
+
+async fn racing_workers_of_a_list_of_queues_share_no_job(stage: Stage) -> Outcome {
+    let handles = handles(&stage, 8).await?;
+    let mut rounds = Rounds::new(&stage);
+    while let Some(round) = rounds.next() {
+        let names = ["a", "b", "c"].map(|name| format!("{name}{round}"));
+        for name in &names {
+            stage.enqueue_many(name, 8).await?;
+        }
+        let answers = at_once(&handles, |_, store| {
+            let request = request_named(&names.each_ref().map(String::as_str), 3);
+            async move { Ok(store.dequeue(&request?).await?) }
+        })
+        .await?;
+        let counts = count_by_job(answers.iter().flatten().map(|job| job.id));
+        let shared: BTreeMap<_, _> = counts.iter().filter(|(_, count)| **count > 1).collect();
+        ensure!(D2, shared.is_empty(), "round {round}, leases by job: {shared:?}");
     }
     Ok(())
 }

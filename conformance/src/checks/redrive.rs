@@ -24,6 +24,7 @@ checks! { "redrive":
     a_job_can_be_redriven_again_and_again [X3, X5];
     a_taken_key_is_passed_over [X4];
     of_two_dead_letters_with_one_key_the_older_goes [X4];
+    the_first_conflicts_are_named [X4];
     conflicts_take_no_place_of_the_limit [X4];
 }
 
@@ -255,6 +256,22 @@ async fn of_two_dead_letters_with_one_key_the_older_goes(stage: Stage) -> Outcom
         left.jobs.extend(row.map(|row| backend::redriven(row, now)));
     }
     holds(X4, &stage, &left, "two of four were redriven").await
+}
+
+async fn the_first_conflicts_are_named(stage: Stage) -> Outcome {
+    let mut dead = Vec::new();
+    for number in 0..5 {
+        dead.push(dead_letter(&stage, new_job("q").unique_key(format!("k{number}")), "no").await?);
+    }
+    for number in 0..5 {
+        stage.enqueue(new_job("q").unique_key(format!("k{number}"))).await?;
+    }
+    for limit in [1, 3, 5] {
+        let answer = stage.store.redrive(&Redrive::all(BatchSize::new(limit)?)).await?;
+        let expected = Redriven { jobs: Vec::new(), conflicts: dead[..limit as usize].to_vec() };
+        ensure_eq!(X4, format!("answer with a limit of {limit}"), answer, expected);
+    }
+    Ok(())
 }
 
 async fn conflicts_take_no_place_of_the_limit(stage: Stage) -> Outcome {

@@ -29,6 +29,7 @@ checks! { "wake":
     an_end_in_a_transaction_wakes_a_full_queue [W1] needs Wakeups, SharedWakeups, ConcurrencyLimit, Transactions;
     a_batch_wakes_every_queue [W1] needs Wakeups;
     a_subscriber_is_woken_again_and_again [W1] needs Wakeups;
+    a_batch_of_ends_wakes_a_full_queue [W1] needs Wakeups, ConcurrencyLimit;
 }
 
 /// How long a hint may take: a bound, not a wait.
@@ -140,6 +141,21 @@ async fn an_ended_lease_wakes_a_full_queue(stage: Stage) -> Outcome {
 async fn an_ended_lease_wakes_a_fifo_queue(stage: Stage) -> Outcome {
     stage.set_policy("q", fifo()).await?;
     expect_ends_to_wake(&stage).await
+}
+
+async fn a_batch_of_ends_wakes_a_full_queue(stage: Stage) -> Outcome {
+    stage.set_policy("q", at_most(3)?).await?;
+    stage.enqueue_many("q", 30).await?;
+    for verdict in
+        [Verdict::done(), Verdict::done_with("result")?, Verdict::dead("no"), Verdict::discard("no")]
+    {
+        let jobs = stage.claim("q", 10).await?;
+        let mut hints = listen(&*stage.store, &queues("q")?).await?;
+        let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), verdict.clone())).collect();
+        stage.store.settle(&items).await?;
+        expect_hint(&mut hints, &format!("{} times {verdict:?} freed every place", items.len())).await?;
+    }
+    Ok(())
 }
 
 /// Ends one lease after the other in a queue that has one at a time.

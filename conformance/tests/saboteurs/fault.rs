@@ -21,6 +21,8 @@ faults! {
     // Enqueueing
     /// A batch is accepted up to its first bad job.
     HalfABatch,
+    /// A batch of more than a thousand jobs is accepted in several steps.
+    LargeBatchInSteps,
     /// The answers to a batch come backwards.
     AnswersOutOfOrder,
     /// `ON CONFLICT DO UPDATE`: a duplicate brings its own payload.
@@ -165,6 +167,10 @@ faults! {
     PolledInVainIsEmpty,
     /// A call that finds its jobs taken by others does not look for more.
     RacingCallsComeShort,
+    /// A claim over several named queues leases what it found free, and does not look again.
+    ListClaimsDoNotLookAgain,
+    /// A call for more than a thousand jobs gets a thousand.
+    CallsStopAtAThousand,
 
     // Verdicts
     /// The outcomes come sorted.
@@ -185,6 +191,8 @@ faults! {
     ReclaimedReceiptIsGood,
     /// A heartbeat waits for the row locks of transactions that settle.
     HeartbeatWaitsForTransactions,
+    /// A reclaim waits for every transaction that has locked a row.
+    ReclaimWaitsForTransactions,
     /// A verdict waits for the row locks of transactions that settle.
     SettleWaitsForTransactions,
     /// A batch with a locked job is answered Pending as a whole.
@@ -229,6 +237,8 @@ faults! {
     BackoffCountsFromZero,
     /// The backoff has no randomness.
     BackoffWithoutJitter,
+    /// The backoff grows no more after twenty doublings.
+    BackoffStopsGrowing,
     /// A retry without a delay waits for nothing.
     BackoffLost,
     /// The last but one retry is a dead letter.
@@ -417,6 +427,8 @@ faults! {
     RedriveIgnoresKeys,
     /// A taken key ends the redrive.
     ConflictStopsTheRedrive,
+    /// Of many conflicts the last are named.
+    LastConflictsAreNamed,
     /// Taken keys count for the limit.
     ConflictsCountForTheLimit,
     /// A redriven job has no last error.
@@ -431,6 +443,12 @@ faults! {
     JobsIgnoreKind,
     /// Jobs with other keys are listed.
     JobsIgnoreKey,
+    /// `jobs` lists what any worker has leased.
+    JobsIgnoreWorker,
+    /// An empty list of states is taken for none.
+    NoStatesAreAllStates,
+    /// A prefix is taken for the names up to the prefix and a tilde.
+    PrefixEndsAtTheTilde,
     /// Jobs are listed from the oldest, whatever was asked for.
     JobsIgnoreDirection,
     /// A page of jobs begins with the last of the page before.
@@ -625,6 +643,8 @@ faults! {
     ShorterPrefixWins,
     /// A policy of its own makes a queue forget its prefix's.
     PolicyOfAQueueHidesThePrefix,
+    /// What happens to passed leases is what the longest prefix says, not the queue itself.
+    OnExpiryOfThePrefixWins,
     /// Policies of prefixes do not hold.
     PrefixPoliciesIgnored,
     /// A new policy leaves what it does not say.
@@ -677,6 +697,8 @@ faults! {
     NowHasNanoseconds,
     /// Opening a handle makes the tables anew.
     OpeningWipes,
+    /// The dedicated handle is one on another, empty database.
+    DedicatedIsAnotherStore,
     /// Everything is gone with the last handle.
     GoneWithTheLastHandle,
 
@@ -765,6 +787,8 @@ faults! {
     NoWakeOnRedrive,
     /// A place that is free again wakes nobody.
     NoWakeOnTheEndOfALease,
+    /// The end of several leases in one batch wakes nobody.
+    NoWakeOnABatchOfEnds,
     /// A resumed queue wakes nobody.
     NoWakeOnResume,
     /// Every job wakes everybody.
@@ -775,6 +799,8 @@ faults! {
     DeadLetterToldAsRetry,
     /// Events of one step come backwards.
     EventsOutOfOrder,
+    /// A subscriber that is too far behind misses events, and is not told.
+    GapsAreNotTold,
     /// Everybody is told of every queue.
     EventsOfOtherQueues,
     /// Events of a transaction come before its commit.
@@ -791,6 +817,7 @@ impl Fault {
                 | Self::LockedJobFailsTheBatch
                 | Self::LockedJobIsLost
                 | Self::PendingVerdictIsDropped
+                | Self::ReclaimWaitsForTransactions
         )
     }
 

@@ -269,6 +269,10 @@ impl Store for Overridden {
         self.inner.usage(queue).await
     }
 
+    async fn dedicated(&self) -> Result<Option<Arc<dyn Store>>> {
+        self.inner.dedicated().await
+    }
+
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
         self.inner.wakeups(queues).await
     }

@@ -107,6 +107,7 @@ clauses! {
     R7: "A receipt whose lease was reclaimed is stale."
     R8: "Reclaiming changes no attempts, raises the epoch of a job that had a lease, and leaves the error lease_expired as its last error."
     R9: "The answer names each job that was reclaimed and what became of it."
+    R10: "A job that another transaction has locked holds up no other job of a reclaim, if the backend promises concurrent writers."
 
     L1: "Release gives the attempt back, makes the job Ready now and its receipt stale; with a stale receipt it changes nothing and says so."
 
@@ -119,7 +120,7 @@ clauses! {
     X1: "Only dead letters are redriven, and only those that the request asks for, by id from the smallest, at most as many as it says."
     X2: "A redriven job is Ready now under its old id, with all its attempts before it and everything that was enqueued as it was."
     X3: "A redriven job keeps its epoch, so that no old receipt is ever good again."
-    X4: "A dead letter whose unique key a live job has stays where it is and is named as a conflict, up to the request's limit; it keeps no other from being redriven."
+    X4: "A dead letter whose unique key a live job has stays where it is and is named as a conflict, those with the smallest ids up to the request's limit; it keeps no other from being redriven."
     X5: "A redriven job leaves the history, counts one more redrive and keeps its dead letter's error as its last error."
 
     G1: "get finds a job in the queue or in the history, and nothing for an unknown id."
@@ -185,6 +186,7 @@ clauses! {
     W1: "A subscriber is woken after a job of its queues has become leasable by an operation: enqueue, commit, retry, release, reclaim, promote, redrive, resume, another policy, or the end of a lease in a queue that has limits."
     W2: "A subscriber is not woken by other queues."
     V1: "A subscriber to events is told what happened to the jobs of its queues, in order, after it has happened."
+    V2: "A subscriber to events that falls behind is told that it missed some before it is told what came after them."
 }
 
 #[cfg(test)]

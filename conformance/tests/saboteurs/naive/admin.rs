@@ -136,6 +136,9 @@ impl State {
             }
             answer.jobs.push(self.revive(row, now));
         }
+        if self.has(Fault::LastConflictsAreNamed) {
+            answer.conflicts.drain(..answer.conflicts.len().saturating_sub(limit));
+        }
         answer.conflicts.truncate(limit);
         answer
     }

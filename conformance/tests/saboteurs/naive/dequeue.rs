@@ -14,7 +14,8 @@ use super::{Naive, Own, State, breathe, lock};
 use crate::fault::Fault;
 
 pub(super) async fn dequeue(store: &Naive, request: &Dequeue) -> Result<Vec<Job>> {
-    if store.has(Fault::DequeueSelectThenUpdate) {
+    let is_list = matches!(&request.queues, Queues::Named(names) if names.len() > 1);
+    if store.has(Fault::DequeueSelectThenUpdate) || is_list && store.has(Fault::ListClaimsDoNotLookAgain) {
         return select_then_update(store, request).await;
     }
     if store.has(Fault::ConcurrencyCountedThenLeased) {
@@ -82,6 +83,7 @@ impl State {
     /// Which jobs to lease, in the order in which they are leased.
     fn choose(&self, request: &Dequeue, own: &mut Own, now: DateTime<Utc>) -> Vec<JobId> {
         let limit = request.limit.as_usize() + usize::from(self.has(Fault::LimitPlusOne));
+        let limit = if self.has(Fault::CallsStopAtAThousand) { limit.min(1000) } else { limit };
         let queues = self.leasable(request, own, now);
         let mut chosen = match &request.queues {
             Queues::Matching(_) if !self.has(Fault::PrefixHasOneOrder) => self.in_turns(queues, own, limit),

@@ -17,6 +17,13 @@ pub(super) async fn enqueue(store: &Naive, jobs: &[NewJob]) -> Result<Vec<Enqueu
     if store.has(Fault::DropLeavesTheStoreBusy) {
         return busy_meanwhile(store, jobs).await;
     }
+    if store.has(Fault::LargeBatchInSteps) && jobs.len() > 1000 {
+        let mut answers = Vec::new();
+        for step in jobs.chunks(1000) {
+            answers.extend(store.atomically(|state, now| state.enqueue(step, now)).await?);
+        }
+        return Ok(answers);
+    }
     store.atomically(|state, now| state.enqueue(jobs, now)).await
 }
 

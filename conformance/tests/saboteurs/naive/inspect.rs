@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use leasehold_core::{
     BatchSize, Direction, FinishedJob, HistoryFilter, Job, JobFilter, JobId, Page, QueueName, QueueUsage,
-    Record, time,
+    Queues, Record, time,
 };
 
 use super::State;
@@ -23,6 +23,10 @@ impl State {
         match self.fault {
             Some(Fault::JobsIgnoreKind) => filter.kind = None,
             Some(Fault::JobsIgnoreKey) => filter.unique_key = None,
+            Some(Fault::JobsIgnoreWorker) => filter.worker = None,
+            Some(Fault::NoStatesAreAllStates) => {
+                filter.states = filter.states.filter(|states| !states.is_empty());
+            }
             Some(Fault::JobsIgnoreDirection) => filter.direction = Direction::OldestFirst,
             Some(Fault::JobsPagesOverlap) => {
                 filter.after = filter.after.map(|after| JobId::new(after.get() - 1));
@@ -30,7 +34,14 @@ impl State {
             _ => {}
         }
         let now = self.or_hosts(now, Fault::StatesByTheHostsClock);
-        let matching = self.jobs.values().filter(|job| filter.matches(job, now)).cloned().collect();
+        let beyond = |queue: &QueueName| match &filter.queues {
+            Queues::Matching(prefix) if self.has(Fault::PrefixEndsAtTheTilde) => {
+                queue.as_str()[prefix.as_str().len()..].starts_with('~')
+            }
+            _ => false,
+        };
+        let matches = |job: &&Job| filter.matches(job, now) && !beyond(&job.queue);
+        let matching = self.jobs.values().filter(matches).cloned().collect();
         self.page(matching, |job| job.id, filter.direction, filter.limit, Fault::JobsPagesSkip)
     }
 

@@ -70,6 +70,12 @@ impl State {
             Some(Fault::PolicyOfAQueueHidesThePrefix) => {
                 fold(by_length.iter().take(1).map(|(_, policy)| policy).collect())
             }
+            Some(Fault::OnExpiryOfThePrefixWins) => {
+                let prefix = by_length.iter().find(|(pattern, _)| matches!(pattern, QueuePattern::Prefix(_)));
+                let said = prefix.and_then(|(_, policy)| policy.on_expiry);
+                let effective = self.policies.effective(queue);
+                EffectivePolicy { on_expiry: said.unwrap_or(effective.on_expiry), ..effective }
+            }
             Some(Fault::PrefixPoliciesIgnored) => {
                 Policies::new([(queue.into(), self.policies.set_for(&queue.into()))]).effective(queue)
             }

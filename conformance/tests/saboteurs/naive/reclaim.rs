@@ -10,6 +10,11 @@ use super::{Naive, Own, State, breathe, settle};
 use crate::fault::Fault;
 
 pub(super) async fn reclaim(store: &Naive, limit: BatchSize) -> Result<Vec<Reclaimed>> {
+    while store.has(Fault::ReclaimWaitsForTransactions)
+        && store.atomically(|state, _| !state.rows.is_empty()).await
+    {
+        breathe().await;
+    }
     if store.has(Fault::ReclaimSelectsThenUpdates) {
         let found = store.atomically_own(|state, own, now| state.reclaimable(limit, own, now)).await;
         breathe().await;

@@ -65,6 +65,9 @@ impl State {
             })
             .collect();
         outcomes.extend(rest.iter().map(|_| SettleOutcome::LeaseLost));
+        if self.has(Fault::NoWakeOnABatchOfEnds) && items.len() > 1 {
+            self.woken.clear();
+        }
         if self.has(Fault::OutcomesOutOfOrder) {
             outcomes.sort_by_key(SettleOutcome::is_lost);
         }
@@ -289,6 +292,7 @@ fn spoil_backoff(fault: Fault, job: &Job, error: Json, policy: &EffectivePolicy)
         Fault::BackoffNeverGrows => policy.backoff.delay(1, 0.5).get(),
         Fault::BackoffCountsFromZero => policy.backoff.delay(job.attempts + 1, 0.5).get(),
         Fault::BackoffWithoutJitter => policy.backoff.delay(job.attempts, 0.5).get(),
+        Fault::BackoffStopsGrowing => policy.backoff.delay(job.attempts.min(21), 0.5).get(),
         Fault::BackoffLost => Duration::ZERO,
         _ => return Verdict::Retry { error, after: RetryAfter::Backoff },
     };
