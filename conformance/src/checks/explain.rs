@@ -9,7 +9,7 @@ use leasehold_core::{
 
 use super::scene::{TOKEN, at_most, dead_letter, every_state, fifo, paused, slow_rate, within};
 use crate::check::checks;
-use crate::failure::{Outcome, Problem, ensure_eq};
+use crate::failure::{Outcome, Problem, ensure, ensure_eq};
 use crate::stage::{HOUR, Stage, new_job, queue};
 
 checks! { "explain":
@@ -21,6 +21,7 @@ checks! { "explain":
     a_spent_rate_is_the_reason [Y4] needs RateLimit;
     the_concurrency_limit_comes_before_the_rate [Y4] needs ConcurrencyLimit, RateLimit;
     a_fifo_queue_waits_behind_its_first_job [Y5, Y3] needs Fifo;
+    jobs_of_another_queue_explain_nothing [Y5, N1] needs Fifo;
     a_fifo_queue_waits_behind_whatever_is_leased [Y5] needs Fifo;
 }
 
@@ -208,4 +209,25 @@ async fn a_fifo_queue_waits_behind_whatever_is_leased(stage: Stage) -> Outcome {
     stage.settle(leased[1].receipt(), Verdict::done()).await?;
     expect(Y5, &stage, first, Explanation::Next).await?;
     expect(Y5, &stage, ids[2], Explanation::WaitsBehind { job: first }).await
+}
+
+/// The other queue has jobs of every state, with smaller ids and larger ones.
+async fn jobs_of_another_queue_explain_nothing(stage: Stage) -> Outcome {
+    every_state(&stage, ["a"]).await?;
+    stage.set_policy("fifo", fifo()).await?;
+    let first = stage.enqueue(new_job("fifo").delay(HOUR)).await?;
+    let second = stage.enqueue(new_job("fifo").priority(-5)).await?;
+    let plain = stage.enqueue(new_job("plain").priority(-5)).await?;
+    every_state(&stage, ["z"]).await?;
+    expect(Y5, &stage, plain, Explanation::Next).await?;
+    expect(Y5, &stage, first, Explanation::Next).await?;
+    expect(Y5, &stage, second, Explanation::WaitsBehind { job: first }).await?;
+    let until = stage.live(first).await?.available_at;
+    let next = stage.store.next_available_at(&"fifo".parse()?).await?;
+    ensure!(
+        N1,
+        next.is_some_and(|next| next.at <= until),
+        "the first job of the queue is Ready since {until}, next is {next:?}"
+    );
+    Ok(())
 }

@@ -21,6 +21,7 @@ checks! { "policy":
     the_nearest_policy_counts_field_by_field [P8] needs Policies;
     no_lease_reaches_further_than_max_lease [P6] needs Policies;
     no_heartbeat_reaches_further_than_max_lease [P6] needs Policies;
+    an_archive_policy_that_comes_after_the_job_counts [P7] needs Policies;
     only_dead_letters_are_archived [P7] needs Policies;
     what_the_backend_cannot_keep_is_refused [P11];
     policies_are_kept_to_the_last_digit [P9] needs Policies;
@@ -193,6 +194,28 @@ async fn no_heartbeat_reaches_further_than_max_lease(stage: Stage) -> Outcome {
     let beats = stage.store.heartbeat(&[free.receipt()], lease_for(3 * HOUR)?).await?;
     let kept = matches!(beats[..], [HeartbeatOutcome::Extended { until, .. }] if until == before);
     ensure!(H2, kept, "a lease from before max_lease, until {before}, was answered {beats:?}");
+    Ok(())
+}
+
+async fn an_archive_policy_that_comes_after_the_job_counts(stage: Stage) -> Outcome {
+    let policy = |archive| QueuePolicy { archive: Some(archive), ..QueuePolicy::default() };
+    for (first, then, kept) in
+        [(Archive::All, Archive::DeadOnly, false), (Archive::DeadOnly, Archive::All, true)]
+    {
+        for is_leased_before in [true, false] {
+            stage.set_policy("q", policy(first)).await?;
+            stage.enqueue(new_job("q")).await?;
+            let held = if is_leased_before { Some(stage.claim_one("q").await?) } else { None };
+            stage.set_policy("q", policy(then)).await?;
+            let job = match held {
+                Some(job) => job,
+                None => stage.claim_one("q").await?,
+            };
+            stage.settle(job.receipt(), Verdict::done()).await?;
+            let is_kept = stage.store.get(job.id).await?.is_some();
+            ensure_eq!(P7, format!("kept, when {first:?} became {then:?} before the end"), is_kept, kept);
+        }
+    }
     Ok(())
 }
 

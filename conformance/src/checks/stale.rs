@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Dequeue, Epoch, Job, JobId, Json, Receipt, Redrive, Schedule, Verdict};
+use leasehold_core::{
+    Dequeue, Epoch, HeartbeatOutcome, Job, JobId, Json, LeaseFor, Receipt, ReceiptStatus, Redrive, Schedule,
+    Verdict,
+};
 
+use super::transaction::verdicts;
 use crate::check::checks;
-use crate::failure::{Outcome, ensure};
+use crate::failure::{Outcome, ensure, ensure_eq};
 use crate::stage::{HOUR, Stage, new_job};
 
 checks! { "stale":
@@ -17,6 +21,8 @@ checks! { "stale":
     of_another_epoch [S2];
     of_an_unknown_job [S2];
     among_good_ones [S2];
+    in_a_batch_of_one_sort [S1, S2];
+    beside_the_good_one_of_the_same_job [S1, H5, G5];
 }
 
 /// Shows the receipt with every verdict, alone and all in one batch; nothing may change.
@@ -168,5 +174,61 @@ async fn among_good_ones(stage: Stage) -> Outcome {
     ensure!(S2, lost == [false, true, false], "the second of three was stale, the outcomes are {outcomes:?}");
     let new = stage.live(jobs[0].id).await?;
     ensure!(S2, new == old, "a stale receipt among good ones made {new:?} of {old:?}");
+    Ok(())
+}
+
+/// A batch in which every verdict is of one sort may be one statement: it must compare receipts all the same.
+async fn in_a_batch_of_one_sort(stage: Stage) -> Outcome {
+    for verdict in verdicts()? {
+        let mut good = Vec::new();
+        let mut stale = Vec::new();
+        for number in 0..4 {
+            stage.enqueue(new_job("q").max_attempts(9)).await?;
+            let first = lease_as(&stage, "w").await?;
+            if number % 2 == 0 {
+                good.push(first.receipt());
+                continue;
+            }
+            stage.settle(first.receipt(), Verdict::snooze(Duration::ZERO)?).await?;
+            stale.push((first.receipt(), lease_as(&stage, "w").await?));
+        }
+        let unknown = Receipt { job: JobId::new(i64::MAX), epoch: Epoch::new(1) };
+        let batch = [good[0], stale[0].0, unknown, good[1], stale[1].0];
+        let items: Vec<_> = batch.iter().map(|receipt| (*receipt, verdict.clone())).collect();
+        let outcomes = stage.store.settle(&items).await?;
+        let lost: Vec<_> = outcomes.iter().map(leasehold_core::SettleOutcome::is_lost).collect();
+        ensure_eq!(S1, format!("lost of five times {verdict:?}"), lost, [false, true, true, false, true]);
+        for (_, held) in &stale {
+            ensure_eq!(
+                S2,
+                format!("a job whose old receipt came with {verdict:?}"),
+                stage.live(held.id).await?,
+                *held
+            );
+            stage.settle(held.receipt(), Verdict::done()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Answers belong to receipts, not to jobs.
+async fn beside_the_good_one_of_the_same_job(stage: Stage) -> Outcome {
+    for stale_goes_first in [true, false] {
+        stage.enqueue(new_job("q").max_attempts(9)).await?;
+        let stale = lease_as(&stage, "w").await?.receipt();
+        stage.store.release(&[stale]).await?;
+        let good = lease_as(&stage, "w").await?.receipt();
+        let both = if stale_goes_first { [stale, good] } else { [good, stale] };
+        let expected = [stale_goes_first, !stale_goes_first];
+        let beats = stage.store.heartbeat(&both, LeaseFor::new(2 * HOUR)?).await?;
+        let lost: Vec<_> = beats.iter().map(|answer| *answer == HeartbeatOutcome::Lost).collect();
+        ensure_eq!(H5, "lost heartbeats of two receipts of one job", lost, expected);
+        let worth = stage.store.receipts(&both).await?;
+        let held: Vec<_> = worth.iter().map(|status| matches!(status, ReceiptStatus::Held { .. })).collect();
+        ensure_eq!(G5, "good of two receipts of one job", held, [!stale_goes_first, stale_goes_first]);
+        let outcomes = stage.store.settle(&both.map(|receipt| (receipt, Verdict::done()))).await?;
+        let lost: Vec<_> = outcomes.iter().map(leasehold_core::SettleOutcome::is_lost).collect();
+        ensure_eq!(S1, "lost verdicts of two receipts of one job", lost, expected);
+    }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::stage::{HOUR, Stage, new_job};
 checks! { "stats":
     jobs_are_counted_by_their_state [Q1, Q2];
     counts_follow_the_clock [Q1];
+    numbers_follow_every_operation [Q1, Q2];
     the_oldest_ready_job_is_told [Q2];
     dead_letters_and_attempts_are_counted [Q2];
     what_left_the_history_is_not_counted [Q2, Q3];
@@ -102,6 +103,58 @@ async fn one(stage: &Stage, queue: &str) -> Outcome<QueueStats> {
         "stats are said to be of {as_of}, they were asked at {from} to {to}"
     );
     Ok(tidy(rows).remove(0))
+}
+
+async fn agree(stage: &Stage, after: &str) -> Outcome {
+    let selection = queues("q")?;
+    let seen = tidy(stage.store.stats(&selection).await?);
+    ensure_eq!(Q1, format!("stats after {after}"), seen, recount(stage, &selection).await?);
+    Ok(())
+}
+
+async fn numbers_follow_every_operation(stage: Stage) -> Outcome {
+    stage.enqueue_many("q", 2).await?;
+    agree(&stage, "enqueue").await?;
+    let later = stage.enqueue(new_job("q").delay(HOUR)).await?;
+    agree(&stage, "enqueue with a delay").await?;
+    stage.store.promote(later).await?;
+    agree(&stage, "promote").await?;
+    for verdict in [
+        Verdict::retry_after("no", 3 * HOUR)?,
+        Verdict::retry_after("no", Duration::ZERO)?,
+        Verdict::snooze(3 * HOUR)?,
+        Verdict::snooze(Duration::ZERO)?,
+        Verdict::dead("no"),
+        Verdict::discard("no"),
+        Verdict::done(),
+    ] {
+        let job = stage.leased(new_job("q")).await?;
+        agree(&stage, "dequeue").await?;
+        stage.settle(job.receipt(), verdict.clone()).await?;
+        agree(&stage, &format!("{verdict:?}")).await?;
+    }
+    let waiting =
+        all_jobs(&*stage.store, JobFilter { states: Some(vec![JobState::Retrying]), ..JobFilter::default() })
+            .await?;
+    for job in waiting {
+        stage.store.promote(job.id).await?;
+        agree(&stage, "promote of a job that was retried").await?;
+    }
+    let held = stage.claim("q", 2).await?;
+    stage.store.retry_later(held[0].id, Schedule::After(leasehold_core::Delay::new(HOUR)?)).await?;
+    agree(&stage, "retry_later of a leased job").await?;
+    stage.store.discard(held[1].id, Json::null()).await?;
+    agree(&stage, "discard of a leased job").await?;
+    stage.store.redrive(&Redrive::all(BatchSize::MAX)).await?;
+    agree(&stage, "redrive").await?;
+    let held = stage.claim("q", 1).await?;
+    stage.store.release(&held.iter().map(leasehold_core::Job::receipt).collect::<Vec<_>>()).await?;
+    agree(&stage, "release").await?;
+    stage.claim("q", 2).await?;
+    stage.age(2 * HOUR).await?;
+    agree(&stage, "two hours").await?;
+    stage.reclaim().await?;
+    agree(&stage, "reclaim").await
 }
 
 async fn counts_follow_the_clock(stage: Stage) -> Outcome {

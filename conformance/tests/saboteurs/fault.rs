@@ -197,6 +197,10 @@ faults! {
     SettleWaitsForTransactions,
     /// A batch with a locked job is answered Pending as a whole.
     LockedJobSpoilsTheBatch,
+    /// A batch of nothing but Done goes by ids alone.
+    StaleDoneCountsInABatch,
+    /// Outcomes are kept by job instead of by receipt.
+    OutcomesByJob,
     /// A batch with a locked job fails, as if there were nothing but a lock timeout.
     LockedJobFailsTheBatch,
     /// A locked job is answered LeaseLost.
@@ -495,6 +499,8 @@ faults! {
     StatsTakeTheOldestOfAll,
     /// Dead letters are not counted.
     StatsForgetDeadLetters,
+    /// The numbers go on counting a promoted job as Scheduled.
+    StatsMissPromotions,
     /// Every finished job is counted as a dead letter.
     StatsCountAllHistoryAsDead,
     /// Only jobs that were never tried are counted by attempts.
@@ -633,6 +639,8 @@ faults! {
     HeartbeatIgnoresMaxLease,
     /// Completed jobs are kept, whatever the archive says.
     ArchiveIgnored,
+    /// A job is kept or not as the policy said when it was enqueued.
+    ArchiveOfTheEnqueue,
     /// Discarded jobs are kept, whatever the archive says.
     ArchiveKeepsDiscarded,
     /// With `dead_only` dead letters are lost too.

@@ -1,6 +1,7 @@
 //! How the suite gets at the naive store.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,7 +39,7 @@ impl Harness for Saboteur {
     async fn connect(&self, database: &Arc<Database>) -> Result<Arc<dyn Store>, BoxError> {
         let naive = Arc::new(database.connect());
         Ok(match self.fault {
-            Some(fault) => Arc::new(Overridden { inner: naive, fault }),
+            Some(fault) => Arc::new(Overridden { inner: naive, fault, promoted: AtomicU64::new(0) }),
             None => naive,
         })
     }

@@ -1,6 +1,7 @@
 //! The right store with derived operations overridden, as a backend does for speed, each in one wrong way.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +20,8 @@ use crate::naive::Naive;
 pub(crate) struct Overridden {
     pub(crate) inner: Arc<Naive>,
     pub(crate) fault: Fault,
+    /// How many jobs were promoted.
+    pub(crate) promoted: AtomicU64,
 }
 
 impl Overridden {
@@ -34,6 +37,9 @@ impl Overridden {
         };
         match self.fault {
             Fault::StatsCountExpiredAsRunning => moved(JobState::Expired, JobState::Running),
+            Fault::StatsMissPromotions if self.promoted.load(Ordering::Relaxed) > 0 => {
+                moved(JobState::Ready, JobState::Scheduled);
+            }
             Fault::StatsCountExhaustedAsReady => moved(JobState::Exhausted, JobState::Ready),
             Fault::StatsCountRetryingAsScheduled => moved(JobState::Retrying, JobState::Scheduled),
             Fault::StatsForgetDeadLetters => row.dead_letters = 0,
@@ -234,6 +240,9 @@ impl Store for Overridden {
     }
 
     async fn intervene(&self, id: JobId, intervention: &Intervention) -> Result<()> {
+        if *intervention == Intervention::Promote {
+            self.promoted.fetch_add(1, Ordering::Relaxed);
+        }
         self.inner.intervene(id, intervention).await
     }
 

@@ -105,6 +105,7 @@ impl State {
         }
         self.last_id += 1;
         let id = JobId::new(self.last_id);
+        self.archives.insert(id, self.effective(new.queue()).archive);
         let mut job = backend::accepted(id, new, &self.effective(new.queue()), now);
         self.spoil_new(&mut job, new, now);
         self.add(job);

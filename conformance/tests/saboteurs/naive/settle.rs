@@ -44,6 +44,8 @@ impl State {
         if let Some(answer) = self.spoil_locked_batch(items) {
             return answer;
         }
+        self.all_done =
+            items.len() > 1 && items.iter().all(|(_, verdict)| matches!(verdict, Verdict::Done(_)));
         let good = self.which_are_good(items, now);
         let stale = good.iter().any(|good| !good);
         if self.has(Fault::StaleItemIsAnError) && stale {
@@ -65,6 +67,11 @@ impl State {
             })
             .collect();
         outcomes.extend(rest.iter().map(|_| SettleOutcome::LeaseLost));
+        if self.has(Fault::OutcomesByJob) {
+            let by_job: std::collections::BTreeMap<JobId, SettleOutcome> =
+                items.iter().map(|(receipt, _)| receipt.job).zip(outcomes.clone()).collect();
+            outcomes = items.iter().filter_map(|(receipt, _)| by_job.get(&receipt.job).cloned()).collect();
+        }
         if self.has(Fault::NoWakeOnABatchOfEnds) && items.len() > 1 {
             self.woken.clear();
         }
@@ -91,6 +98,7 @@ impl State {
         let holder = |receipt: Receipt| self.holders.get(&receipt);
         let epoch = job.epoch == receipt.epoch
             || self.has(Fault::AckByIdOnly)
+            || self.all_done && self.has(Fault::StaleDoneCountsInABatch)
             || self.has(Fault::ReclaimedReceiptIsGood) && job.epoch == receipt.epoch.next()
             || self.has(Fault::AckByWorkerName)
                 && holder(receipt)
@@ -170,6 +178,10 @@ impl State {
         self.wake(&row.queue, Fault::NoWakeOnTheEndOfALease);
         let keeps = match self.fault {
             Some(Fault::ArchiveIgnored) => true,
+            Some(Fault::ArchiveOfTheEnqueue) => {
+                let archive = self.archives.get(&row.id).copied().unwrap_or(leasehold_core::Archive::All);
+                archive.keeps(status)
+            }
             Some(Fault::ArchiveDropsDeadLetters) => {
                 self.effective(&row.queue).archive == leasehold_core::Archive::All
             }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use leasehold_core::{
-    Event, EventKind, FinishedJob, IdempotencyKey, Job, JobId, Policies, QueueName, Receipt, UniqueKey,
-    WorkerId, backend, time,
+    Archive, Event, EventKind, FinishedJob, IdempotencyKey, Job, JobId, Policies, QueueName, Receipt,
+    UniqueKey, WorkerId, backend, time,
 };
 
 use crate::fault::Fault;
@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(super) holders: BTreeMap<Receipt, WorkerId>,
     pub(super) locked: BTreeSet<JobId>,
     pub(super) busy: bool,
+    pub(super) all_done: bool,
+    pub(super) archives: BTreeMap<JobId, Archive>,
     pub(super) dropped: BTreeSet<Receipt>,
     /// Whether open transactions lock what they settle.
     pub(super) row_locks: bool,
@@ -63,6 +65,8 @@ impl State {
             holders: BTreeMap::new(),
             locked: BTreeSet::new(),
             busy: false,
+            all_done: false,
+            archives: BTreeMap::new(),
             dropped: BTreeSet::new(),
             row_locks: false,
             rows: BTreeMap::new(),
