@@ -11,7 +11,7 @@ use leasehold_sql::Retirement;
 
 use crate::chunk::Chunks;
 use crate::connect::{self, Connector};
-use crate::dequeue::Memory;
+use crate::dequeue::{FirstTry, Memory};
 use crate::language;
 use crate::lent::Connections;
 use crate::migrate;
@@ -35,6 +35,7 @@ pub struct PgStoreBuilder {
     wakeups: WakeupMode,
     events: bool,
     chunks: Chunks,
+    first_try: FirstTry,
 }
 
 impl PgStoreBuilder {
@@ -47,6 +48,7 @@ impl PgStoreBuilder {
             wakeups: WakeupMode::default(),
             events: false,
             chunks: Chunks::default(),
+            first_try: FirstTry::default(),
         }
     }
 
@@ -91,6 +93,12 @@ impl PgStoreBuilder {
     /// afterwards. Not with [`WakeupMode::Local`], where nobody can listen.
     pub fn events(self, told: bool) -> Self {
         Self { events: told, ..self }
+    }
+
+    /// For tests: claims that try one statement first, whatever was learned before.
+    #[doc(hidden)]
+    pub fn first_try(self, first_try: FirstTry) -> Self {
+        Self { first_try, ..self }
     }
 
     /// For tests: smaller chunks, so that a small batch is several statements.
@@ -146,7 +154,7 @@ impl PgStoreBuilder {
                 connections: Arc::new(connections),
                 sql: Statements::new(&self.schema),
                 hub: Hub::new(&self.schema, self.wakeups, capabilities.events),
-                memory: Memory::new(can_listen && connector.is_some()),
+                memory: Memory::new(can_listen && connector.is_some(), self.first_try),
                 upkeep: Upkeep::new(),
                 gatherer: Gatherer::new(FLIGHTS),
                 chunks: self.chunks,

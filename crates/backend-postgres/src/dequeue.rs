@@ -49,9 +49,23 @@ const SLOW: Duration = Duration::from_millis(2);
 /// For how long a queue in which a look at a few jobs was slow, or did not see all, is claimed from with floors: at first, and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// Which statement a claim tries first. The statements must answer alike, so that a wrong guess costs time and no promise.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FirstTry {
+    /// The one that earlier claims have shown to be the best.
+    #[default]
+    Learned,
+    /// For tests: the one for queues with a few jobs, wherever one queue is named.
+    Small,
+    /// For tests: the one for queues with limits.
+    Limited,
+}
+
 /// What a store remembers from claim to claim. Losing it costs a little time and no promise.
 #[derive(Default)]
 pub(crate) struct Memory {
+    first_try: FirstTry,
     /// Whether the connections have the store's settings: then small queues are claimed from in a way of their own.
     is_tuned: bool,
     floors: FloorMap,
@@ -73,12 +87,17 @@ enum Size {
 }
 
 impl Memory {
-    pub(crate) fn new(is_tuned: bool) -> Self {
-        Self { is_tuned, ..Self::default() }
+    pub(crate) fn new(is_tuned: bool, first_try: FirstTry) -> Self {
+        Self { is_tuned, first_try, ..Self::default() }
     }
 
     /// Whether it is worth to try the claim for queues without limits first.
     fn may_be_unlimited(&self, names: &[QueueName]) -> bool {
+        match self.first_try {
+            FirstTry::Learned => {}
+            FirstTry::Small => return true,
+            FirstTry::Limited => return false,
+        }
         let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         limits.get(&mark(names)).is_none_or(|until| *until <= Instant::now())
     }
@@ -92,6 +111,9 @@ impl Memory {
     }
 
     fn is_small(&self, name: &QueueName) -> bool {
+        if self.first_try == FirstTry::Small {
+            return true;
+        }
         let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(sizes.get(name), Some(Size::Small { .. }))
     }

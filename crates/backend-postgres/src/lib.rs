@@ -93,6 +93,8 @@ use leasehold_gather::{Courier, Gatherer};
 pub use crate::builder::PgStoreBuilder;
 use crate::chunk::Chunks;
 use crate::connect::Connector;
+#[doc(hidden)]
+pub use crate::dequeue::FirstTry;
 use crate::dequeue::Memory;
 use crate::error::Effect::{Read, Write};
 use crate::events::News;

@@ -250,6 +250,7 @@ pub trait Store: Send + Sync + 'static {
     /// * **[R8](crate::contract::R8)** Attempts do not change; `epoch + 1` if there was a lease; `last_error` of an Expired
     ///   job becomes [`backend::lease_expired`](crate::backend::lease_expired).
     /// * **[R9](crate::contract::R9)** The answer names every job that was taken, in any order.
+    /// * **[R10](crate::contract::R10)** A job that another transaction has locked is left for a later call, and holds up no other.
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>>;
 
     /// An administrator's word on one job. [`retry_later`](Self::retry_later), [`discard`](Self::discard) and
@@ -530,8 +531,9 @@ pub trait Store: Send + Sync + 'static {
     /// # Contract
     /// * **[V1](crate::contract::V1)** In the order in which they happened, after they happened: in a transaction, after
     ///   its commit.
+    /// * **[V2](crate::contract::V2)** A subscriber that falls behind is told how many it missed, before what came after them.
     ///
-    /// Best effort; a subscriber that is too slow is told how many it missed. The default never gives one.
+    /// The default never gives an event.
     async fn subscribe(&self, _queues: &Queues) -> Result<Events> {
         Ok(Box::pin(Silence(std::marker::PhantomData)))
     }

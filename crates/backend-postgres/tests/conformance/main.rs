@@ -5,6 +5,7 @@
 mod support;
 
 use leasehold_conformance::Suites;
+use leasehold_postgres::FirstTry;
 use support::Server;
 
 /// What another planner, another version of the server or events by NOTIFY can change: every statement that is written for
@@ -46,7 +47,23 @@ const BY_POOLING: &[&str] = &[
     "wake",
 ];
 
+/// What the statements for claims must answer alike, whichever is tried first.
+const BY_CLAIM: &[&str] = &[
+    "dequeue",
+    "left_behind",
+    "order",
+    "pause",
+    "policy",
+    "limits",
+    "rate",
+    "fifo",
+    "next",
+    "race",
+    "model",
+];
+
 fn main() {
+    let direct = |name| Server::direct(name, "LEASEHOLD_TEST_POSTGRES_URL");
     Suites::new()
         .whole(
             "pg15",
@@ -58,6 +75,12 @@ fn main() {
             "bouncer18",
             Server::bounced("postgres 18 behind pgbouncer", "LEASEHOLD_TEST_PGBOUNCER18_URL"),
             BY_POOLING,
+        )
+        .part("small15", direct("postgres 15, every queue for small").trying_first(FirstTry::Small), BY_CLAIM)
+        .part(
+            "limited15",
+            direct("postgres 15, every queue for limited").trying_first(FirstTry::Limited),
+            BY_CLAIM,
         )
         .main();
 }

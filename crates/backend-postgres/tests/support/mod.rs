@@ -14,7 +14,7 @@ use diesel_async::{
 };
 use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
 use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
-use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
+use leasehold_postgres::{FirstTry, PgStore, PgStoreBuilder, Schema, WakeupMode};
 
 /// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
 pub(crate) fn url(variable: &str) -> String {
@@ -34,6 +34,7 @@ pub(crate) struct Server {
     pub(crate) events: bool,
     /// Whether each connection has a schema in its path in which somebody has put things in the way.
     pub(crate) is_hostile: bool,
+    pub(crate) first_try: FirstTry,
 }
 
 /// One schema, and the handles on it.
@@ -76,7 +77,14 @@ fn functions() -> Vec<String> {
 impl Server {
     /// A server that is reached directly.
     pub(crate) fn direct(name: &'static str, variable: &str) -> Self {
-        Self { name, url: url(variable), wakeups: WakeupMode::Notify, events: false, is_hostile: false }
+        Self {
+            name,
+            url: url(variable),
+            wakeups: WakeupMode::Notify,
+            events: false,
+            is_hostile: false,
+            first_try: FirstTry::default(),
+        }
     }
 
     /// A server behind a PgBouncer in transaction mode, through which nobody can listen.
@@ -87,6 +95,11 @@ impl Server {
     /// The same, with events.
     pub(crate) fn with_events(self) -> Self {
         Self { events: true, ..self }
+    }
+
+    /// The same, with claims that try one statement first.
+    pub(crate) fn trying_first(self, first_try: FirstTry) -> Self {
+        Self { first_try, ..self }
     }
 
     /// The same, with a schema in the path of each connection that belongs to somebody else.
@@ -115,7 +128,12 @@ impl Server {
     }
 
     fn builder(&self, schema: &Schema) -> PgStoreBuilder {
-        PgStore::builder().schema(schema.clone()).pool_size(8).wakeups(self.wakeups).events(self.events)
+        PgStore::builder()
+            .schema(schema.clone())
+            .pool_size(8)
+            .wakeups(self.wakeups)
+            .events(self.events)
+            .first_try(self.first_try)
     }
 }
 
