@@ -9,6 +9,9 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::connect::{Connector, Place, Synchronous};
+use crate::files::{beside, file};
+use crate::gate::Gate;
+use crate::log::Log;
 use crate::migrate;
 use crate::readers::Readers;
 use crate::sql::Statements;
@@ -86,7 +89,7 @@ impl SqliteStoreBuilder {
     /// # Errors
     /// As [`SqliteStore::connect`].
     pub async fn connect(self, url: &str) -> Result<SqliteStore> {
-        let place = Place::parse(url)?;
+        let place = Place::parse(url)?.absolute()?;
         let connector = Connector { place, synchronous: self.synchronous, busy_timeout: self.busy_timeout };
         let shared = aside(move || self.build(connector)).await?;
         let store = SqliteStore { shared: Arc::new(shared) };
@@ -99,13 +102,15 @@ impl SqliteStoreBuilder {
         let is_memory = connector.place == Place::Memory;
         let unstarted = |error| StoreError::unavailable("connect", error);
         let (sql, hub) = (Statements::new(&self.prefix), Arc::new(Hub::default()));
-        let conn = connector.writer()?;
+        let gate = Arc::new(Gate::default());
+        let mut conn = connector.writer()?;
+        let log = (!is_memory).then(|| Log::new(beside(&file(&mut conn), "-wal"), Arc::clone(&gate)));
         let (clock, patience) = (self.clock.clone(), self.busy_timeout);
-        let writer = Writer::start(conn, Arc::clone(&sql), clock, Arc::clone(&hub), patience);
+        let writer = Writer::start(conn, Arc::clone(&sql), clock, Arc::clone(&hub), patience, log);
         let mut readers = None;
         if !is_memory {
             let connections = (0..self.readers).map(|_| connector.reader()).collect::<Result<Vec<_>>>()?;
-            readers = Some(Readers::start(connections, &sql, &self.clock).map_err(unstarted)?);
+            readers = Some(Readers::start(connections, &sql, &self.clock, &gate).map_err(unstarted)?);
         }
         Ok(Shared {
             writer: writer.map_err(unstarted)?,

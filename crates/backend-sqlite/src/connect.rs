@@ -69,6 +69,21 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The same file, even if the process changes its directory later.
+    pub(crate) fn absolute(self) -> Result<Self, Invalid> {
+        let Self::File(path) = self else {
+            return Ok(self);
+        };
+        let absolute =
+            std::path::absolute(&path).map_err(|_| malformed("a path that can be made absolute"))?;
+        let absolute = absolute.into_os_string().into_string();
+        absolute
+            .map(Self::File)
+            .map_err(|_| malformed("a path in UTF-8, that of the current directory included"))
+    }
+}
+
 fn malformed(expected: &'static str) -> Invalid {
     Invalid::new("url", Problem::Malformed { expected })
 }

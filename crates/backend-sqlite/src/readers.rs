@@ -8,6 +8,7 @@ use leasehold_core::Result;
 
 use crate::clock::Clock;
 use crate::error::Failure;
+use crate::gate::Gate;
 use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
@@ -24,14 +25,16 @@ impl Readers {
         connections: Vec<SqliteConnection>,
         sql: &Arc<Statements>,
         clock: &Clock,
+        gate: &Arc<Gate>,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         for conn in connections {
             let (receiver, sql, clock) = (Arc::clone(&receiver), Arc::clone(sql), clock.clone());
+            let gate = Arc::clone(gate);
             std::thread::Builder::new()
                 .name("leasehold-reader".to_owned())
-                .spawn(move || serve(conn, &sql, &clock, &receiver))?;
+                .spawn(move || serve(conn, &sql, &clock, &gate, &receiver))?;
         }
         Ok(Self { sender })
     }
@@ -52,6 +55,7 @@ fn serve(
     mut conn: SqliteConnection,
     sql: &Statements,
     clock: &Clock,
+    gate: &Gate,
     receiver: &Mutex<Receiver<Box<dyn Task>>>,
 ) {
     loop {
@@ -59,10 +63,12 @@ fn serve(
         let Ok(mut task) = next else {
             return;
         };
+        let pass = gate.pass();
         let end = match read(&mut conn, sql, clock, &mut *task) {
             Ok(()) => End::Committed,
             Err(failure) => End::NotDone(failure.words()),
         };
+        drop(pass);
         task.answer(&end);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use diesel::sqlite::SqliteConnection;
@@ -14,6 +14,7 @@ use leasehold_core::Result;
 
 use crate::clock::Clock;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
@@ -52,11 +53,12 @@ impl Writer {
         clock: Clock,
         hub: Arc<Hub>,
         patience: Duration,
+        log: Option<Log>,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let lane = Lane::of(&mut conn);
         let waiting = VecDeque::new();
-        let thread = Thread { conn, sql, clock, hub, lane, receiver, waiting, contended: None };
+        let thread = Thread { conn, sql, clock, hub, lane, log, receiver, waiting, contended: None };
         std::thread::Builder::new().name("leasehold-writer".to_owned()).spawn(|| thread.run())?;
         Ok(Self { sender, patience })
     }
@@ -80,6 +82,8 @@ struct Thread {
     clock: Clock,
     hub: Arc<Hub>,
     lane: Arc<Lane>,
+    /// None for a database in memory.
+    log: Option<Log>,
     receiver: Receiver<Request>,
     waiting: VecDeque<Request>,
     /// When somebody else was last met holding the lock.
@@ -88,11 +92,31 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
-        while let Ok(request) = self.receiver.recv() {
-            self.waiting.push_back(request);
+        while let Some(request) = self.await_request() {
+            self.waiting.extend(request);
             while !self.waiting.is_empty() {
                 self.group();
+                self.keep_log_short();
             }
+            self.keep_log_short();
+        }
+    }
+
+    /// Waits for the next request, or until there is something to look after. `None` if there will be none any more.
+    fn await_request(&mut self) -> Option<Option<Request>> {
+        let Some(at) = self.log.as_ref().and_then(Log::next_look) else {
+            return self.receiver.recv().ok().map(Some);
+        };
+        match self.receiver.recv_timeout(at.saturating_duration_since(Instant::now())) {
+            Ok(request) => Some(Some(request)),
+            Err(RecvTimeoutError::Timeout) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn keep_log_short(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.keep_short(&mut self.conn);
         }
     }
 
