@@ -9,13 +9,14 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::connect::{Connector, Place, Synchronous};
+use crate::ears::Watch;
 use crate::files::{beside, file};
 use crate::gate::Gate;
 use crate::log::Log;
 use crate::migrate;
 use crate::readers::Readers;
 use crate::sql::Statements;
-use crate::writer::Writer;
+use crate::writer::{File, Kit, Writer};
 use crate::{Shared, SqliteStore};
 use leasehold_sql::Subscribers as Hub;
 use leasehold_sql::TablePrefix;
@@ -30,6 +31,7 @@ pub struct SqliteStoreBuilder {
     payload_limit: usize,
     busy_timeout: Duration,
     synchronous: Synchronous,
+    watch: Watch,
     clock: Clock,
 }
 
@@ -41,6 +43,7 @@ impl SqliteStoreBuilder {
             payload_limit: limits::PAYLOAD_BYTES,
             busy_timeout: Duration::from_secs(10),
             synchronous: Synchronous::default(),
+            watch: Watch::default(),
             clock: Clock::default(),
         }
     }
@@ -79,6 +82,11 @@ impl SqliteStoreBuilder {
         Self { synchronous, ..self }
     }
 
+    /// How the store hears of what other processes, and your own transactions, have committed. Default: [`Watch::Files`].
+    pub fn watch(self, watch: Watch) -> Self {
+        Self { watch, ..self }
+    }
+
     /// Takes the time from elsewhere than the clock of the computer: for tests. Every handle on one database must have the same.
     pub fn clock(self, now: impl Fn() -> DateTime<Utc> + Send + Sync + 'static) -> Self {
         Self { clock: Clock::new(now), ..self }
@@ -104,9 +112,18 @@ impl SqliteStoreBuilder {
         let (sql, hub) = (Statements::new(&self.prefix), Arc::new(Hub::default()));
         let gate = Arc::new(Gate::default());
         let mut conn = connector.writer()?;
-        let log = (!is_memory).then(|| Log::new(beside(&file(&mut conn), "-wal"), Arc::clone(&gate)));
-        let (clock, patience) = (self.clock.clone(), self.busy_timeout);
-        let writer = Writer::start(conn, Arc::clone(&sql), clock, Arc::clone(&hub), patience, log);
+        let file = (!is_memory).then(|| {
+            let path = beside(&file(&mut conn), "-wal");
+            File { log: Log::new(path.clone(), Arc::clone(&gate)), path, watch: self.watch }
+        });
+        let kit = Kit {
+            sql: Arc::clone(&sql),
+            clock: self.clock.clone(),
+            hub: Arc::clone(&hub),
+            patience: self.busy_timeout,
+            file,
+        };
+        let writer = Writer::start(conn, kit);
         let mut readers = None;
         if !is_memory {
             let connections = (0..self.readers).map(|_| connector.reader()).collect::<Result<Vec<_>>>()?;
@@ -121,7 +138,7 @@ impl SqliteStoreBuilder {
             clock: self.clock,
             capabilities: Capabilities {
                 transactions: !is_memory,
-                shared_wakeups: false,
+                shared_wakeups: !is_memory && self.watch != Watch::Off,
                 events: false,
                 concurrent_writers: false,
                 durable: !is_memory,

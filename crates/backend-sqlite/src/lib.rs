@@ -1,8 +1,7 @@
 //! The SQLite backend of Leasehold: the queue lives in a file, or in memory, with no server and nothing to install.
 //!
 //! It keeps the promises of [`leasehold_core::contract`], for any number of processes on one file. What its
-//! [`Capabilities`] leave out: an open transaction holds up all other writers, hints stay within the
-//! store, and events are not told.
+//! [`Capabilities`] leave out: an open transaction holds up all other writers, and events are not told.
 //!
 //! # How it works
 //!
@@ -39,16 +38,19 @@ mod builder;
 mod clock;
 mod connect;
 mod dequeue;
+mod ears;
 mod enqueue;
 mod error;
 mod facts;
 mod files;
 mod gate;
 mod heartbeat;
+mod hints;
 mod history;
 mod inspect;
 mod intervene;
 mod log;
+mod looks;
 mod migrate;
 mod policy;
 mod readers;
@@ -61,6 +63,7 @@ mod sql;
 mod statement;
 mod task;
 mod tx;
+mod watch;
 mod writer;
 
 use std::fmt;
@@ -83,6 +86,7 @@ pub use crate::builder::SqliteStoreBuilder;
 use crate::clock::Clock;
 pub use crate::connect::Synchronous;
 use crate::connect::{Connector, Place};
+pub use crate::ears::Watch;
 use crate::error::Failure;
 use crate::readers::Readers;
 use crate::session::Session;
@@ -310,7 +314,9 @@ impl Store for SqliteStore {
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
-        Ok(self.shared.hub.subscribe(queues))
+        let hints = self.shared.hub.subscribe(queues);
+        self.shared.writer.listen();
+        Ok(hints)
     }
 }
 
