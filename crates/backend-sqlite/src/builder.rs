@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::connect::{Connector, Place, Synchronous};
 use crate::ears::Watch;
-use crate::files::{beside, file};
+use crate::files::{Files, beside, file};
 use crate::gate::Gate;
 use crate::log::Log;
 use crate::migrate;
@@ -112,9 +112,12 @@ impl SqliteStoreBuilder {
         let (sql, hub) = (Statements::new(&self.prefix), Arc::new(Hub::default()));
         let gate = Arc::new(Gate::default());
         let mut conn = connector.writer()?;
+        let name = file(&mut conn);
+        let files = Arc::new(Files::opened(&name));
         let file = (!is_memory).then(|| {
-            let path = beside(&file(&mut conn), "-wal");
-            File { log: Log::new(path.clone(), Arc::clone(&gate)), path, watch: self.watch }
+            let path = beside(&name, "-wal");
+            let (log, files) = (Log::new(path.clone(), Arc::clone(&gate)), Arc::clone(&files));
+            File { log, files, path, watch: self.watch }
         });
         let kit = Kit {
             sql: Arc::clone(&sql),
@@ -127,11 +130,12 @@ impl SqliteStoreBuilder {
         let mut readers = None;
         if !is_memory {
             let connections = (0..self.readers).map(|_| connector.reader()).collect::<Result<Vec<_>>>()?;
-            readers = Some(Readers::start(connections, &sql, &self.clock, &gate).map_err(unstarted)?);
+            readers = Some(Readers::start(connections, &sql, &self.clock, &gate, &files).map_err(unstarted)?);
         }
         Ok(Shared {
             writer: writer.map_err(unstarted)?,
             readers,
+            files,
             sql,
             hub,
             turns: Arc::new(Turns::default()),

@@ -88,6 +88,7 @@ pub use crate::connect::Synchronous;
 use crate::connect::{Connector, Place};
 pub use crate::ears::Watch;
 use crate::error::Failure;
+use crate::files::Files;
 use crate::readers::Readers;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -105,6 +106,7 @@ pub(crate) struct Shared {
     writer: Writer,
     /// None for a database in memory: it has one connection.
     readers: Option<Readers>,
+    files: Arc<Files>,
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     turns: Arc<Turns>,
@@ -154,6 +156,7 @@ impl SqliteStore {
         if self.shared.connector.place == Place::Memory {
             return Err(StoreError::unsupported("a second connection to a database in memory"));
         }
+        self.shared.files.check().map_err(|moved| moved.told("connection"))?;
         let connector = self.shared.connector.clone();
         builder::aside(move || connector.user()).await
     }

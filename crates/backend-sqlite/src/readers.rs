@@ -8,6 +8,7 @@ use leasehold_core::Result;
 
 use crate::clock::Clock;
 use crate::error::Failure;
+use crate::files::Files;
 use crate::gate::Gate;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -26,15 +27,16 @@ impl Readers {
         sql: &Arc<Statements>,
         clock: &Clock,
         gate: &Arc<Gate>,
+        files: &Arc<Files>,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         for conn in connections {
             let (receiver, sql, clock) = (Arc::clone(&receiver), Arc::clone(sql), clock.clone());
-            let gate = Arc::clone(gate);
+            let (gate, files) = (Arc::clone(gate), Arc::clone(files));
             std::thread::Builder::new()
                 .name("leasehold-reader".to_owned())
-                .spawn(move || serve(conn, &sql, &clock, &gate, &receiver))?;
+                .spawn(move || serve(conn, &sql, &clock, &gate, &files, &receiver))?;
         }
         Ok(Self { sender })
     }
@@ -56,6 +58,7 @@ fn serve(
     sql: &Statements,
     clock: &Clock,
     gate: &Gate,
+    files: &Files,
     receiver: &Mutex<Receiver<Box<dyn Task>>>,
 ) {
     loop {
@@ -63,6 +66,10 @@ fn serve(
         let Ok(mut task) = next else {
             return;
         };
+        if let Err(moved) = files.check() {
+            task.answer(&End::NotDone(moved.to_string()));
+            continue;
+        }
         let pass = gate.pass();
         let end = match read(&mut conn, sql, clock, &mut *task) {
             Ok(()) => End::Committed,

@@ -128,6 +128,7 @@ impl Shared {
         if self.connector.place == Place::Memory {
             return Err(StoreError::unsupported("transactions on a database in memory"));
         }
+        self.files.check().map_err(|moved| moved.told(operation))?;
         in_transaction(conn, operation)?;
         let impatient = Impatient::new(conn).map_err(|error| Failure::from(error).told(operation));
         let mut conn = impatient?;

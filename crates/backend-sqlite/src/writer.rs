@@ -17,6 +17,7 @@ use leasehold_core::Result;
 use crate::clock::Clock;
 use crate::ears::{Ears, Watch};
 use crate::error::Failure;
+use crate::files::Files;
 use crate::hints::{Hints, hint};
 use crate::log::Log;
 use crate::looks::{Looks, Source};
@@ -76,6 +77,7 @@ pub(crate) struct Kit {
 /// What is done about the file beside writing to it.
 pub(crate) struct File {
     pub(crate) log: Log,
+    pub(crate) files: Arc<Files>,
     /// The write-ahead log.
     pub(crate) path: PathBuf,
     pub(crate) watch: Watch,
@@ -88,10 +90,10 @@ impl Writer {
         let (bell, rung) = Bell::new(sender.clone());
         let (ears, file) = match kit.file {
             None => (None, None),
-            Some(File { log, path, watch }) => {
+            Some(File { log, files, path, watch }) => {
                 let hints = Hints::from_now_on(&mut conn, &kit.sql);
                 let ears = Ears::new(path, watch, bell, sender.clone());
-                (Some(ears), Some(Beside { log, hints, looks: Looks::new(), rung }))
+                (Some(ears), Some(Beside { log, files, hints, looks: Looks::new(), rung }))
             }
         };
         let lane = Lane::of(&mut conn);
@@ -139,6 +141,7 @@ struct Thread {
 /// What the thread does beside writing.
 struct Beside {
     log: Log,
+    files: Arc<Files>,
     hints: Hints,
     looks: Looks,
     /// Set when something was written to the file.
@@ -208,14 +211,13 @@ impl Thread {
 
     /// Does what is there to be done, in one transaction.
     fn group(&mut self) {
+        if let Some(Err(moved)) = self.file.as_ref().map(|file| file.files.check()) {
+            return self.refuse(moved.to_string());
+        }
         match self.begin() {
             Ok(true) => {}
             Ok(false) => return,
-            Err(failure) => {
-                let end = End::NotDone(failure.words());
-                self.receive();
-                return self.waiting.drain(..).for_each(|request| request.task.answer(&end));
-            }
+            Err(failure) => return self.refuse(failure.words()),
         }
         self.pass_on_hints();
         let (tasks, wake, end) = self.work();
@@ -228,6 +230,13 @@ impl Thread {
         if !self.waiting.is_empty() && !self.lane.make_way() && contended {
             std::thread::sleep(jitter(COURTESY));
         }
+    }
+
+    /// Answers everybody who waits that nothing was done.
+    fn refuse(&mut self, words: String) {
+        let end = End::NotDone(words);
+        self.receive();
+        self.waiting.drain(..).for_each(|request| request.task.answer(&end));
     }
 
     /// Opens a transaction. False if everybody has given up waiting for it.
