@@ -70,3 +70,30 @@ impl Ears {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::{Bell, Ears, Source, Watch};
+    use crate::writer::Message;
+
+    #[test]
+    fn what_cannot_be_watched_is_polled() {
+        for (watch, expected) in
+            [(Watch::Files, Source::Polling), (Watch::Polling, Source::Polling), (Watch::Off, Source::None)]
+        {
+            let (sender, receiver) = channel();
+            let (bell, _rung) = Bell::new(sender.clone());
+            let ears = Ears::new("/no/such/file-wal".into(), watch, bell, sender);
+            ears.open();
+            ears.open();
+            assert!(
+                matches!(receiver.try_recv(), Ok(Message::Listen(source)) if source == expected),
+                "{watch:?}"
+            );
+            assert!(matches!(receiver.try_recv(), Ok(Message::Look)), "{watch:?}");
+            assert!(receiver.try_recv().is_err(), "{watch:?}");
+        }
+    }
+}

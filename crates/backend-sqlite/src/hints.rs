@@ -67,17 +67,17 @@ impl Hints {
             rows => rows?,
         };
         self.version = version;
-        Ok((self.take(rows), true))
+        Ok((self.take(rows.into_iter().map(|(seq, name)| (seq, (*name).to_owned())).collect()), true))
     }
 
     /// The names in these rows, which begin with the last one that was seen, if that is still there.
-    fn take(&mut self, rows: Vec<(i64, Stored)>) -> Vec<String> {
+    fn take(&mut self, rows: Vec<(i64, String)>) -> Vec<String> {
         let before = self.seen;
         self.seen = rows.last().map_or(0, |(seq, _)| *seq);
         match rows.first() {
             None if before == 0 => Vec::new(),
             Some((first, _)) if *first <= before + 1 => {
-                rows.iter().filter(|(seq, _)| *seq > before).map(|(_, name)| (**name).to_owned()).collect()
+                rows.into_iter().filter(|(seq, _)| *seq > before).map(|(_, name)| name).collect()
             }
             // Some are gone that were not seen, or the table was emptied.
             None | Some(_) => vec![EVERY.to_owned()],
@@ -110,4 +110,28 @@ pub(crate) fn hint(
         Statement::<()>::new(&sql.forget_hints, vec![(seq - KEPT).into()]).count(conn)?;
     }
     Ok(written.into_iter().max())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Hints;
+
+    #[test]
+    fn a_reader_that_has_missed_hints_looks_at_every_queue() {
+        let all =
+            |from: i64, to: i64| -> Vec<_> { (from..=to).map(|seq| (seq, format!("q{seq}"))).collect() };
+        let mut hints = Hints::default();
+        for (rows, told) in [
+            (all(1, 2), vec!["q1", "q2"]), // The first ones.
+            (all(2, 2), vec![]),           // The last that was seen, and no others.
+            (all(2, 4), vec!["q3", "q4"]), // What came since.
+            (all(300, 301), vec!["*"]),    // Others that are gone came in between.
+            (all(301, 302), vec!["q302"]), // It goes on from there.
+            (Vec::new(), vec!["*"]),       // The table was emptied.
+            (Vec::new(), vec![]),
+            (all(1, 1), vec!["q1"]),
+        ] {
+            assert_eq!(hints.take(rows), told);
+        }
+    }
 }

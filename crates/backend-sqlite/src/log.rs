@@ -105,14 +105,11 @@ impl Log {
         }
         self.failed += 1;
         self.state = State::Resting(now + (now - since) * REST);
-        let mebibytes = self.len() >> 20;
-        match self.failed {
-            3 => {
-                tracing::warn!(log = %self.path.display(), mebibytes, "the write-ahead log grows: a connection reads for very long")
-            }
-            _ => {
-                tracing::debug!(log = %self.path.display(), mebibytes, "the write-ahead log cannot be cut back yet")
-            }
+        let (log, mebibytes) = (self.path.display(), self.len() >> 20);
+        if self.failed == 3 {
+            tracing::warn!(%log, mebibytes, "the write-ahead log grows: a connection reads for very long");
+        } else {
+            tracing::debug!(%log, mebibytes, "the write-ahead log cannot be cut back yet");
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Watching {
 /// Rings the bell whenever somebody writes to the file, or says why that cannot be.
 pub(crate) fn watch(path: &Path, bell: Arc<Bell>) -> Result<Watching, String> {
     let kind = rustix::fs::statfs(path).map_err(|error| error.to_string())?.f_type;
-    if REMOTE.iter().any(|remote| i64::from(*remote) == i64::from(kind) & 0xFFFF_FFFF) {
+    if u32::try_from(kind & 0xFFFF_FFFF).is_ok_and(|kind| REMOTE.contains(&kind)) {
         return Err("it is on a network file system".to_owned());
     }
     let mut current = locked(&WATCHER);
