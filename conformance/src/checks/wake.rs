@@ -22,6 +22,8 @@ checks! { "wake":
     an_ended_lease_wakes_a_fifo_queue [W1] needs Wakeups, Fifo;
     a_commit_wakes [W1] needs Wakeups, SharedWakeups, Transactions;
     another_handle_is_woken_too [W1] needs Wakeups, SharedWakeups;
+    all_that_another_handle_does_wakes [W1] needs Wakeups, SharedWakeups, Policies;
+    other_queues_of_another_handle_do_not_wake [W2] needs Wakeups, SharedWakeups;
     other_queues_do_not_wake [W2] needs Wakeups;
     every_wider_policy_wakes [W1] needs Wakeups, Policies, ConcurrencyLimit, RateLimit, Fifo;
     every_way_out_of_a_full_queue_wakes [W1] needs Wakeups, ConcurrencyLimit;
@@ -196,6 +198,61 @@ async fn another_handle_is_woken_too(stage: Stage) -> Outcome {
     stage.enqueue(new_job("q")).await?;
     expect_hint(&mut hints, "enqueue by another handle").await?;
     expect_hint(&mut own, "enqueue, with two subscribers").await
+}
+
+async fn all_that_another_handle_does_wakes(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let deeds = ["retry", "release", "retry_later", "promote", "reclaim", "redrive", "resume"];
+    for deed in deeds {
+        let id = match deed {
+            "promote" => stage.enqueue(new_job("q").delay(HOUR)).await?,
+            "redrive" => dead_letter(&stage, new_job("q"), "no").await?,
+            "resume" => {
+                stage.store.pause(&pattern("q")?).await?;
+                stage.enqueue(new_job("q")).await?
+            }
+            _ => stage.leased(new_job("q")).await?.id,
+        };
+        if deed == "reclaim" {
+            stage.age(2 * HOUR).await?;
+        }
+        let mut hints = listen(&*other, &queues("q")?).await?;
+        let receipt = stage.live(id).await.ok().map(|job| job.receipt());
+        match (deed, receipt) {
+            ("retry", Some(receipt)) => {
+                stage.settle(receipt, Verdict::retry_after("no", Duration::ZERO)?).await?;
+            }
+            ("release", Some(receipt)) => drop(stage.store.release(&[receipt]).await?),
+            ("retry_later", _) => stage.store.retry_later(id, Schedule::Now).await?,
+            ("promote", _) => stage.store.promote(id).await?,
+            ("redrive", _) => drop(stage.store.redrive(&Redrive::all(BatchSize::MAX)).await?),
+            ("resume", _) => stage.store.resume(&pattern("q")?).await?,
+            _ => drop(stage.reclaim().await?),
+        }
+        expect_hint(&mut hints, &format!("{deed} by another handle")).await?;
+        let job = stage.claim_one("q").await?;
+        stage.settle(job.receipt(), Verdict::done()).await?;
+    }
+    Ok(())
+}
+
+async fn other_queues_of_another_handle_do_not_wake(stage: Stage) -> Outcome {
+    let other = stage.connect().await?;
+    let mut exact = listen(&*other, &queues("a")?).await?;
+    let mut prefix = listen(&*other, &queues("a:*")?).await?;
+    for name in ["b", "ab", "A"] {
+        let mut hints = listen(&*other, &queues(name)?).await?;
+        stage.enqueue(new_job(name)).await?;
+        expect_hint(&mut hints, &format!("enqueue into {name:?} by another handle")).await?;
+    }
+    let wrong = [woken(&mut exact, QUIET).await, woken(&mut prefix, QUIET).await];
+    ensure!(
+        W2,
+        !wrong.contains(&true),
+        "subscribers of a and of a:* were woken by another handle's jobs: {wrong:?}"
+    );
+    stage.enqueue(new_job("a")).await?;
+    expect_hint(&mut exact, "enqueue into a by another handle").await
 }
 
 async fn other_queues_do_not_wake(stage: Stage) -> Outcome {

@@ -801,6 +801,10 @@ faults! {
     NoWakeOnResume,
     /// Every job wakes everybody.
     WakeForOtherQueues,
+    /// Every job of another handle wakes everybody.
+    OthersWakeForOtherQueues,
+    /// Of other handles only new jobs wake anybody.
+    OthersWakeByEnqueueOnly,
     /// Nobody is told of leases.
     EventOfLeaseMissing,
     /// A dead letter is told as a retry.

@@ -446,6 +446,8 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
     (Fault::NoWakeOnABatchOfEnds, contract::W1, "wake::a_batch_of_ends_wakes_a_full_queue"),
     (Fault::NoWakeOnResume, contract::W1, "wake::a_resumed_queue_wakes"),
     (Fault::WakeForOtherQueues, contract::W2, "wake::other_queues_do_not_wake"),
+    (Fault::OthersWakeForOtherQueues, contract::W2, "wake::other_queues_of_another_handle_do_not_wake"),
+    (Fault::OthersWakeByEnqueueOnly, contract::W1, "wake::all_that_another_handle_does_wakes"),
     (Fault::EventOfLeaseMissing, contract::V1, "events::the_life_of_a_job_is_told_in_order"),
     (Fault::DeadLetterToldAsRetry, contract::V1, "events::every_way_back_is_told"),
     (Fault::EventsOutOfOrder, contract::V1, "events::a_batch_is_told_job_by_job"),

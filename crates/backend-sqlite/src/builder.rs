@@ -9,10 +9,14 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::connect::{Connector, Place, Synchronous};
+use crate::ears::Watch;
+use crate::files::{Files, beside, file};
+use crate::gate::Gate;
+use crate::log::Log;
 use crate::migrate;
 use crate::readers::Readers;
 use crate::sql::Statements;
-use crate::writer::Writer;
+use crate::writer::{File, Kit, Writer};
 use crate::{Shared, SqliteStore};
 use leasehold_sql::Subscribers as Hub;
 use leasehold_sql::TablePrefix;
@@ -27,6 +31,7 @@ pub struct SqliteStoreBuilder {
     payload_limit: usize,
     busy_timeout: Duration,
     synchronous: Synchronous,
+    watch: Watch,
     clock: Clock,
 }
 
@@ -38,6 +43,7 @@ impl SqliteStoreBuilder {
             payload_limit: limits::PAYLOAD_BYTES,
             busy_timeout: Duration::from_secs(10),
             synchronous: Synchronous::default(),
+            watch: Watch::default(),
             clock: Clock::default(),
         }
     }
@@ -76,6 +82,11 @@ impl SqliteStoreBuilder {
         Self { synchronous, ..self }
     }
 
+    /// How the store hears of what other processes, and your own transactions, have committed. Default: [`Watch::Files`].
+    pub fn watch(self, watch: Watch) -> Self {
+        Self { watch, ..self }
+    }
+
     /// Takes the time from elsewhere than the clock of the computer: for tests. Every handle on one database must have the same.
     pub fn clock(self, now: impl Fn() -> DateTime<Utc> + Send + Sync + 'static) -> Self {
         Self { clock: Clock::new(now), ..self }
@@ -86,7 +97,7 @@ impl SqliteStoreBuilder {
     /// # Errors
     /// As [`SqliteStore::connect`].
     pub async fn connect(self, url: &str) -> Result<SqliteStore> {
-        let place = Place::parse(url)?;
+        let place = Place::parse(url)?.absolute()?;
         let connector = Connector { place, synchronous: self.synchronous, busy_timeout: self.busy_timeout };
         let shared = aside(move || self.build(connector)).await?;
         let store = SqliteStore { shared: Arc::new(shared) };
@@ -99,24 +110,39 @@ impl SqliteStoreBuilder {
         let is_memory = connector.place == Place::Memory;
         let unstarted = |error| StoreError::unavailable("connect", error);
         let (sql, hub) = (Statements::new(&self.prefix), Arc::new(Hub::default()));
-        let conn = connector.writer()?;
-        let (clock, patience) = (self.clock.clone(), self.busy_timeout);
-        let writer = Writer::start(conn, Arc::clone(&sql), clock, Arc::clone(&hub), patience);
+        let gate = Arc::new(Gate::default());
+        let mut conn = connector.writer()?;
+        let name = file(&mut conn);
+        let files = Arc::new(Files::opened(&name));
+        let file = (!is_memory).then(|| {
+            let path = beside(&name, "-wal");
+            let (log, files) = (Log::new(path.clone(), Arc::clone(&gate)), Arc::clone(&files));
+            File { log, files, path, watch: self.watch }
+        });
+        let kit = Kit {
+            sql: Arc::clone(&sql),
+            clock: self.clock.clone(),
+            hub: Arc::clone(&hub),
+            patience: self.busy_timeout,
+            file,
+        };
+        let writer = Writer::start(conn, kit);
         let mut readers = None;
         if !is_memory {
             let connections = (0..self.readers).map(|_| connector.reader()).collect::<Result<Vec<_>>>()?;
-            readers = Some(Readers::start(connections, &sql, &self.clock).map_err(unstarted)?);
+            readers = Some(Readers::start(connections, &sql, &self.clock, &gate, &files).map_err(unstarted)?);
         }
         Ok(Shared {
             writer: writer.map_err(unstarted)?,
             readers,
+            files,
             sql,
             hub,
             turns: Arc::new(Turns::default()),
             clock: self.clock,
             capabilities: Capabilities {
                 transactions: !is_memory,
-                shared_wakeups: false,
+                shared_wakeups: !is_memory && self.watch != Watch::Off,
                 events: false,
                 concurrent_writers: false,
                 durable: !is_memory,

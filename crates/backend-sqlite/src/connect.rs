@@ -11,6 +11,7 @@ use leasehold_core::{Invalid, Problem, StoreError};
 use percent_encoding::percent_decode_str;
 
 use crate::error::Failure;
+use crate::files::make_private;
 use crate::statement::Statement;
 
 /// When a commit is on the disk.
@@ -69,6 +70,21 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The same file, even if the process changes its directory later.
+    pub(crate) fn absolute(self) -> Result<Self, Invalid> {
+        let Self::File(path) = self else {
+            return Ok(self);
+        };
+        let absolute =
+            std::path::absolute(&path).map_err(|_| malformed("a path that can be made absolute"))?;
+        let absolute = absolute.into_os_string().into_string();
+        absolute
+            .map(Self::File)
+            .map_err(|_| malformed("a path in UTF-8, that of the current directory included"))
+    }
+}
+
 fn malformed(expected: &'static str) -> Invalid {
     Invalid::new("url", Problem::Malformed { expected })
 }
@@ -102,7 +118,10 @@ impl Connector {
     pub(crate) fn user(&self) -> Result<SqliteConnection, StoreError> {
         let path = match &self.place {
             Place::Memory => ":memory:",
-            Place::File(path) => path,
+            Place::File(path) => {
+                make_private(Path::new(path));
+                path
+            }
         };
         let mut conn = SqliteConnection::establish(path).map_err(|error| unopened(path, &error))?;
         let busy = i32::try_from(self.busy_timeout.as_millis()).unwrap_or(i32::MAX);

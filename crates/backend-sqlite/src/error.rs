@@ -51,6 +51,11 @@ impl Failure {
             .any(|words| message.starts_with(words))
     }
 
+    /// Whether a table is not there, so that nothing was done.
+    pub(crate) fn is_missing_table(&self) -> bool {
+        matches!(self, Self::Other(source) if source.to_string().starts_with("no such table"))
+    }
+
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }

@@ -1,8 +1,7 @@
 //! The SQLite backend of Leasehold: the queue lives in a file, or in memory, with no server and nothing to install.
 //!
 //! It keeps the promises of [`leasehold_core::contract`], for any number of processes on one file. What its
-//! [`Capabilities`] leave out: an open transaction holds up all other writers, hints stay within the
-//! store, and events are not told.
+//! [`Capabilities`] leave out: an open transaction holds up all other writers, and events are not told.
 //!
 //! # How it works
 //!
@@ -39,13 +38,19 @@ mod builder;
 mod clock;
 mod connect;
 mod dequeue;
+mod ears;
 mod enqueue;
 mod error;
 mod facts;
+mod files;
+mod gate;
 mod heartbeat;
+mod hints;
 mod history;
 mod inspect;
 mod intervene;
+mod log;
+mod looks;
 mod migrate;
 mod policy;
 mod readers;
@@ -58,6 +63,7 @@ mod sql;
 mod statement;
 mod task;
 mod tx;
+mod watch;
 mod writer;
 
 use std::fmt;
@@ -80,7 +86,9 @@ pub use crate::builder::SqliteStoreBuilder;
 use crate::clock::Clock;
 pub use crate::connect::Synchronous;
 use crate::connect::{Connector, Place};
+pub use crate::ears::Watch;
 use crate::error::Failure;
+use crate::files::Files;
 use crate::readers::Readers;
 use crate::session::Session;
 use crate::sql::Statements;
@@ -98,6 +106,7 @@ pub(crate) struct Shared {
     writer: Writer,
     /// None for a database in memory: it has one connection.
     readers: Option<Readers>,
+    files: Arc<Files>,
     sql: Arc<Statements>,
     hub: Arc<Hub>,
     turns: Arc<Turns>,
@@ -147,6 +156,7 @@ impl SqliteStore {
         if self.shared.connector.place == Place::Memory {
             return Err(StoreError::unsupported("a second connection to a database in memory"));
         }
+        self.shared.files.check().map_err(|moved| moved.told("connection"))?;
         let connector = self.shared.connector.clone();
         builder::aside(move || connector.user()).await
     }
@@ -307,7 +317,9 @@ impl Store for SqliteStore {
     }
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
-        Ok(self.shared.hub.subscribe(queues))
+        let hints = self.shared.hub.subscribe(queues);
+        self.shared.writer.listen();
+        Ok(hints)
     }
 }
 

@@ -27,10 +27,11 @@ const MIGRATIONS: &[Migration] = &[
         oldest: 1,
         text: include_str!("../migrations/0002_once_keys.sql"),
     },
+    Migration { version: 3, name: "hints", oldest: 1, text: include_str!("../migrations/0003_hints.sql") },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// The ledger of what was migrated.
 const LEDGER: &str = "CREATE TABLE IF NOT EXISTS {prefix}job_migration (

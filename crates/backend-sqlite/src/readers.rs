@@ -8,6 +8,8 @@ use leasehold_core::Result;
 
 use crate::clock::Clock;
 use crate::error::Failure;
+use crate::files::Files;
+use crate::gate::Gate;
 use crate::session::Session;
 use crate::sql::Statements;
 use crate::statement::Statement;
@@ -24,14 +26,17 @@ impl Readers {
         connections: Vec<SqliteConnection>,
         sql: &Arc<Statements>,
         clock: &Clock,
+        gate: &Arc<Gate>,
+        files: &Arc<Files>,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         for conn in connections {
             let (receiver, sql, clock) = (Arc::clone(&receiver), Arc::clone(sql), clock.clone());
+            let (gate, files) = (Arc::clone(gate), Arc::clone(files));
             std::thread::Builder::new()
                 .name("leasehold-reader".to_owned())
-                .spawn(move || serve(conn, &sql, &clock, &receiver))?;
+                .spawn(move || serve(conn, &sql, &clock, &gate, &files, &receiver))?;
         }
         Ok(Self { sender })
     }
@@ -52,6 +57,8 @@ fn serve(
     mut conn: SqliteConnection,
     sql: &Statements,
     clock: &Clock,
+    gate: &Gate,
+    files: &Files,
     receiver: &Mutex<Receiver<Box<dyn Task>>>,
 ) {
     loop {
@@ -59,10 +66,16 @@ fn serve(
         let Ok(mut task) = next else {
             return;
         };
+        if let Err(moved) = files.check() {
+            task.answer(&End::NotDone(moved.to_string()));
+            continue;
+        }
+        let pass = gate.pass();
         let end = match read(&mut conn, sql, clock, &mut *task) {
             Ok(()) => End::Committed,
             Err(failure) => End::NotDone(failure.words()),
         };
+        drop(pass);
         task.answer(&end);
     }
 }

@@ -19,6 +19,7 @@ use leasehold_core::{
 
 use crate::connect::Place;
 use crate::error::Failure;
+use crate::hints::hint;
 use crate::session::Session;
 use crate::{Shared, SqliteStore, enqueue, settle};
 use lock::{Impatient, Pauses};
@@ -127,12 +128,18 @@ impl Shared {
         if self.connector.place == Place::Memory {
             return Err(StoreError::unsupported("transactions on a database in memory"));
         }
+        self.files.check().map_err(|moved| moved.told(operation))?;
         in_transaction(conn, operation)?;
         let impatient = Impatient::new(conn).map_err(|error| Failure::from(error).told(operation));
         let mut conn = impatient?;
         let mut pauses = Pauses::until(conn.deadline().min(Instant::now() + SHORT));
+        let work_and_hint = |session: &mut Session<'_>| {
+            let done = work(session)?;
+            hint(session.conn, session.sql, &session.wake)?;
+            Ok(done)
+        };
         loop {
-            match Session::new(&mut conn, &self.sql, &self.clock).whole(&work) {
+            match Session::new(&mut conn, &self.sql, &self.clock).whole(work_and_hint) {
                 Err(Failure::Busy(_)) if pauses.pause().await => {}
                 done => return done.map_err(|failure| failure.told(operation)),
             }

@@ -16,6 +16,7 @@ mod state;
 mod tx;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(crate) use tx::NaiveConnection;
 /// One handle on a [`Database`].
 pub(crate) struct Naive {
     database: Arc<Database>,
+    number: usize,
     own: Mutex<Own>,
 }
 
@@ -64,7 +66,8 @@ struct Own {
 }
 
 enum Subscriber {
-    Hints(Queues, mpsc::UnboundedSender<()>),
+    /// With the number of the handle.
+    Hints(usize, Queues, mpsc::UnboundedSender<()>),
     Events(Queues, mpsc::UnboundedSender<Event>),
 }
 
@@ -77,8 +80,10 @@ impl Database {
     }
 
     pub(crate) fn connect(self: &Arc<Self>) -> Naive {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
         self.change(|state, _| state.opened());
-        Naive { database: Arc::clone(self), own: Mutex::default() }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Naive { database: Arc::clone(self), number, own: Mutex::default() }
     }
 
     pub(crate) fn age(&self, by: Duration) {
@@ -116,10 +121,18 @@ impl Database {
 
     fn publish(&self, state: &mut State) {
         let (events, woken) = (std::mem::take(&mut state.events), std::mem::take(&mut state.woken));
+        let (enqueued, at_work) = (std::mem::take(&mut state.enqueued), state.at_work.take());
         lock(&self.subscribers).retain(|subscriber| match subscriber {
-            Subscriber::Hints(queues, sender) => {
-                let concerned = |queue| state.has(Fault::WakeForOtherQueues) || queues.contains(queue);
-                !woken.iter().any(concerned) || sender.send(()).is_ok()
+            Subscriber::Hints(number, queues, sender) => {
+                let of_another =
+                    |fault| state.has(fault) && at_work.is_some_and(|at_work| at_work != *number);
+                let everybody =
+                    state.has(Fault::WakeForOtherQueues) || of_another(Fault::OthersWakeForOtherQueues);
+                let is_told = |queue: &&QueueName| {
+                    !of_another(Fault::OthersWakeByEnqueueOnly) || enqueued.contains(*queue)
+                };
+                let concerned = |queue: &QueueName| everybody || queues.contains(queue);
+                !woken.iter().filter(is_told).any(concerned) || sender.send(()).is_ok()
             }
             Subscriber::Events(queues, sender) => {
                 let concerned =
@@ -150,7 +163,10 @@ impl Naive {
     /// One atomic step between points at which the future may be dropped.
     async fn atomically<T>(&self, step: impl FnOnce(&mut State, DateTime<Utc>) -> T) -> T {
         breathe().await;
-        let answer = self.database.change(step);
+        let answer = self.database.change(|state, now| {
+            state.at_work = Some(self.number);
+            step(state, now)
+        });
         breathe().await;
         answer
     }
@@ -250,7 +266,7 @@ impl Store for Naive {
 
     async fn wakeups(&self, queues: &Queues) -> Result<Wakeups> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        lock(&self.database.subscribers).push(Subscriber::Hints(queues.clone(), sender));
+        lock(&self.database.subscribers).push(Subscriber::Hints(self.number, queues.clone(), sender));
         Ok(Box::pin(stream::unfold(receiver, |mut receiver| async {
             receiver.recv().await.map(|hint| (hint, receiver))
         })))

@@ -31,6 +31,10 @@ pub(crate) struct State {
     /// What subscribers are to be told when the step is over.
     pub(super) events: Vec<Event>,
     pub(super) woken: BTreeSet<QueueName>,
+    /// Those of them that have got new jobs.
+    pub(super) enqueued: BTreeSet<QueueName>,
+    /// The handle that is at work, if it is no transaction.
+    pub(super) at_work: Option<usize>,
     /// Only for faults.
     pub(super) holders: BTreeMap<Receipt, WorkerId>,
     pub(super) locked: BTreeSet<JobId>,
@@ -62,6 +66,8 @@ impl State {
             ledger: Vec::new(),
             events: Vec::new(),
             woken: BTreeSet::new(),
+            enqueued: BTreeSet::new(),
+            at_work: None,
             holders: BTreeMap::new(),
             locked: BTreeSet::new(),
             busy: false,
@@ -165,6 +171,9 @@ impl State {
     pub(super) fn wake(&mut self, queue: &QueueName, forgetting: Fault) {
         if !self.has(forgetting) {
             self.woken.insert(queue.clone());
+            if forgetting == Fault::NoWakeOnEnqueue {
+                self.enqueued.insert(queue.clone());
+            }
         }
     }
 

@@ -34,6 +34,11 @@ impl Ground {
         Ok(ground)
     }
 
+    /// The database.
+    pub(crate) fn file(&self) -> String {
+        self.directory.join("jobs.db").to_string_lossy().into_owned()
+    }
+
     /// A connection with the settings that the store's own have.
     pub(crate) async fn connection(&self) -> Result<SqliteConnection> {
         Ok(self.store.connection().await?)

@@ -13,6 +13,7 @@ mod drain;
 mod enqueue;
 mod ground;
 mod measure;
+mod pickup;
 mod tx_settle;
 
 pub(crate) use leasehold_bench::{Failure, Rates, Result, load};
@@ -24,10 +25,21 @@ use crate::measure::Measure;
 pub(crate) type Options = leasehold_bench::options::Options<Measure>;
 
 fn main() -> Result {
-    let options = Options::parse(std::env::args().skip(1), &Measure::ALL)?;
-    let measure_all =
-        rounds(&options.measures, options.rounds, async |measure: Measure| measure.round(&options).await);
-    let rounds = tokio::runtime::Runtime::new()?.block_on(measure_all)?;
-    table::print(&rounds, options.json);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Runtime::new()?;
+    if runtime.block_on(pickup::is_other_process(&args))? {
+        return Ok(());
+    }
+    let options = Options::parse(args.into_iter(), &Measure::ALL)?;
+    let (apart, measures): (Vec<_>, Vec<_>) =
+        options.measures.iter().copied().partition(|measure| *measure == Measure::Pickup);
+    if !measures.is_empty() {
+        let measure_all =
+            rounds(&measures, options.rounds, async |measure: Measure| measure.round(&options).await);
+        table::print(&runtime.block_on(measure_all)?, options.json);
+    }
+    if !apart.is_empty() {
+        runtime.block_on(pickup::run(&options))?;
+    }
     Ok(())
 }

@@ -14,11 +14,13 @@ pub(crate) enum Measure {
     Drain,
     Backlog,
     TxSettle,
+    /// Not a rate: measured and printed apart.
+    Pickup,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::EnqueueSingle, Self::EnqueueBatch, Self::Drain, Self::Backlog, Self::TxSettle];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::EnqueueSingle, Self::EnqueueBatch, Self::Drain, Self::Backlog, Self::TxSettle, Self::Pickup];
 
     /// Measures it once, ours first.
     pub(crate) async fn round(self, options: &Options) -> Result<Rates> {
@@ -28,6 +30,7 @@ impl Measure {
             Self::Drain => drain::round(options).await,
             Self::Backlog => backlog::round(options).await,
             Self::TxSettle => tx_settle::round(options).await,
+            Self::Pickup => Err("pickup is no rate".into()),
         }
     }
 }
@@ -40,6 +43,7 @@ impl Measured for Measure {
             Self::Drain => "drain",
             Self::Backlog => "backlog",
             Self::TxSettle => "tx_settle",
+            Self::Pickup => "pickup",
         }
     }
 
@@ -50,6 +54,7 @@ impl Measured for Measure {
             Self::Drain => 0.8,
             Self::Backlog => 0.9,
             Self::TxSettle => 0.7,
+            Self::Pickup => 1.0,
         }
     }
 }

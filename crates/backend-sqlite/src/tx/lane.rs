@@ -8,13 +8,12 @@ use std::pin::pin;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use diesel::sql_types::Text;
 use diesel::sqlite::SqliteConnection;
 use futures_util::future::{Either, select};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use super::timer::pause;
-use crate::statement::Statement;
+use crate::files::file;
 
 /// How long a writer waits for a transaction that wants the lock to take it. The task of that transaction may have to wait for a
 /// thread of its runtime.
@@ -96,11 +95,4 @@ impl Drop for Waiting {
         *self.0.waiting() -= 1;
         self.0.fewer.notify_all();
     }
-}
-
-/// The file behind the connection, or an empty name.
-fn file(conn: &mut SqliteConnection) -> String {
-    let asked =
-        Statement::<Text>::new("SELECT file FROM pragma_database_list WHERE name = 'main'", Vec::new());
-    asked.rows::<String>(conn).ok().and_then(|rows| rows.into_iter().next()).unwrap_or_default()
 }

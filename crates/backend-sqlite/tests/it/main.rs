@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "tests may")]
 
 mod corrupt;
+mod files;
+mod hints;
+mod log;
 mod migrations;
 mod plans;
 mod processes;

@@ -11,16 +11,18 @@ macro_rules! statements {
 }
 
 /// What runs while jobs come and go.
-const STATEMENTS: [(&str, &str); 21] = statements![
+const STATEMENTS: [(&str, &str); 23] = statements![
     "bucket",
     "due",
     "enqueue",
     "facts",
     "finish",
+    "forget_hints",
     "forget_keys",
     "head",
     "heartbeat",
     "held",
+    "hints",
     "lease",
     "leased",
     "once",

@@ -1,0 +1,1 @@
+DELETE FROM {prefix}job_hint WHERE seq <= ?1
