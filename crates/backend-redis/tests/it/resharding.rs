@@ -13,6 +13,8 @@ use leasehold_servers::{Redis, RedisCluster, RedisVersion};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue};
 
+use crate::cluster::PATIENT_NODES;
+
 const PATIENCE: Duration = Duration::from_secs(90);
 const QUEUES: usize = 40;
 
@@ -47,8 +49,7 @@ async fn slots_of_several_shards_are_moved() {
 }
 
 async fn moved_under_load(version: RedisVersion, shards: u32) {
-    // No node is to be held to have failed because the machine is busy.
-    let cluster = RedisCluster::start(version, 0, &[("cluster-node-timeout", "15000")]).unwrap();
+    let cluster = RedisCluster::start(version, 0, &PATIENT_NODES).unwrap();
     let builder = RedisStore::builder().shards(shards).unwrap();
     let before = builder.clone().connect(&cluster.url()).await.unwrap();
     let mut accepted = enqueue(&before, 0, 400).await;
