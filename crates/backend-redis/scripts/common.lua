@@ -1,5 +1,6 @@
--- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, the stamp of the shard
--- that the caller knows; KEYS: what the keys of the shard begin with, then the same of queues of that shard.
+-- What every script begins with. ARGV: the channel of events, the shift of the clock in microseconds, until when by the server's clock the caller
+-- waits for the answer (nothing if the script only looks), the stamp of the shard that the caller knows; KEYS: what the keys of the shard begin with,
+-- then the same of queues of that shard.
 -- Times are text of 18 digits, 12 of seconds and 6 of microseconds, which sorts as time does; ids are 19 digits.
 -- A number of Lua could not keep either exactly.
 local place = 0
@@ -25,6 +26,11 @@ local channel = arg()
 local clock = redis.call('TIME')
 local now = later(string.format('%012d%06d', clock[1], clock[2]), number())
 local shard = KEYS[1]
+-- A server that was stopped or paused runs what it was sent before, and nobody waits for that any more.
+local deadline = number()
+if deadline and clock[1] * 1000000 + clock[2] > deadline then
+    return redis.error_reply('LATE ' .. string.format('%.0f', clock[1] * 1000000 + clock[2]))
+end
 if redis.call('GET', shard .. ':stamp') ~= arg() then
     return false
 end
@@ -144,11 +150,19 @@ end
 -- The last step of every script that changes something. Nobody's permission to publish must be asked when it is too late.
 local function conclude()
     flush()
+    local woken, members = {}, {}
     for base, anew in pairs(touched) do
         if anew then
             index(base)
         else
-            activate(name_of(base))
+            woken[#woken + 1] = name_of(base)
+            push(members, woken[#woken])
+        end
+    end
+    for from = 1, #woken, 2000 do
+        local to = math.min(from + 1999, #woken)
+        if redis.call('ZADD', shard .. ':active', unpack(members, 2 * from - 1, 2 * to)) > 0 then
+            redis.call('ZREM', shard .. ':later', unpack(woken, from, to))
         end
     end
     for base in pairs(released) do

@@ -1,7 +1,7 @@
 -- Leases jobs of queues of one shard: `order` in one order of all of them, `turns` in turns, so many rounds of them. `peek` and
 -- `look` lease nothing: the one tells the ranks of those that `order` would lease, the other how many of each queue `turns`
 -- could. Which queues: those named, or if none is, the active ones of a prefix, after the one that was served last.
-local mode, limit, rounds, worker = arg(), number(), number(), arg()
+local mode, limit, most_bytes, rounds, worker = arg(), number(), number(), number(), arg()
 
 local function rules()
     return { lease = number(), fifo = arg() == 'fifo', places = number(), rate = arg(), per_sec = number(), burst = number() }
@@ -46,70 +46,74 @@ local function head(q)
     local id = redis.call('ZRANGEBYLEX', q.base .. ':live', '-', '+', 'LIMIT', 0, 1)[1]
     local job = id and live(q.base, id)
     if job and not job.lease_until and job.attempts < job.max_attempts and job.available_at <= now then
-        return { rank(job.priority, job.available_at, id) }
+        return rank(job.priority, job.available_at, id)
     end
-    return {}
 end
 
--- The first Ready jobs, by looking at all that are due.
-local function first_of_due(q, most)
+local function count_due(q)
+    return redis.call('ZLEXCOUNT', q.base .. ':due', '-', '[' .. now .. '~')
+end
+
+-- The Ready jobs after the last one that was given, by looking at all that are due.
+local function rest_of_due(q)
     local found = {}
     for _, member in ipairs(redis.call('ZRANGEBYLEX', q.base .. ':due', '-', '[' .. now .. '~')) do
         local id = string.sub(member, 19)
         local priority = redis.call('HGET', q.base .. ':' .. id, 'priority')
         local ranked = priority and rank(priority, string.sub(member, 1, 18), id)
-        if ranked and not (q.missing and q.missing[ranked]) then
+        if ranked and (not q.last or ranked > q.last) then
             found[#found + 1] = ranked
         end
     end
     table.sort(found)
-    for index = #found, most + 1, -1 do
-        found[index] = nil
-    end
     return found
 end
 
--- The first Ready jobs. Of a priority whose next job is not due yet, the rest is skipped. If many priorities are, and fewer jobs are due, it is
--- cheaper to look at those.
-local function first(q, most)
+-- The next Ready job of a queue, if there is one. Pages of twice the size each time are read, so that next to nothing is read that is not given. Of a
+-- priority whose next job is not due yet, the rest is skipped. If many priorities are, and fewer jobs are due, it is cheaper to look at those.
+local function next_ready(q)
     if q.fifo then
-        return head(q)
+        local is_first = not q.is_last
+        q.is_last = true
+        return is_first and head(q) or nil
     end
-    local found, from, size, skips, due = {}, '-', most, 0, nil
-    while #found < most do
-        local wanted = math.min(size, most - #found)
-        local page = redis.call('ZRANGEBYLEX', q.base .. ':ready', from, '+', 'LIMIT', 0, wanted)
-        local skipped = false
-        size = size * 2
-        for _, member in ipairs(page) do
-            if string.sub(member, 11, 28) > now then
-                from, skipped = '(' .. string.sub(member, 1, 10) .. '~', true
-                skips, size = skips + 1, 1
-                if skips >= 20 then
-                    due = due or redis.call('ZLEXCOUNT', q.base .. ':due', '-', '[' .. now .. '~')
-                    if due <= 4 * skips then
-                        return first_of_due(q, most)
-                    end
+    q.page, q.at, q.from, q.size, q.skips = q.page or {}, q.at or 0, q.from or '-', q.size or 1, q.skips or 0
+    while true do
+        q.at = q.at + 1
+        local member = q.page[q.at]
+        if member and string.sub(member, 11, 28) <= now then
+            q.last = member
+            return member
+        elseif member then
+            q.skips = q.skips + 1
+            q.page, q.at, q.from, q.size, q.is_last = {}, 0, '(' .. string.sub(member, 1, 10) .. '~', 1, false
+            if q.skips >= 20 then
+                q.due = q.due or count_due(q)
+                if q.due <= 4 * q.skips then
+                    q.page, q.is_last = rest_of_due(q), true
                 end
-                break
             end
-            if not (q.missing and q.missing[member]) then
-                found[#found + 1] = member
-            end
-            from = '(' .. member
-        end
-        if not skipped and #page < wanted then
-            break
+        elseif q.is_last then
+            return nil
+        else
+            q.page, q.at = redis.call('ZRANGEBYLEX', q.base .. ':ready', q.from, '+', 'LIMIT', 0, q.size), 0
+            q.is_last = #q.page < q.size
+            q.from = '(' .. (q.page[#q.page] or '')
+            q.size = math.min(2 * q.size, 512)
         end
     end
-    return found
 end
 
 -- The fields of a job, in the order in which they are answered.
 local fields = { 'kind', 'priority', 'unique_key', 'payload', 'headers', 'attempts', 'max_attempts', 'available_at',
     'lease_until', 'worker', 'epoch', 'first_leased_at', 'last_error', 'redrives', 'created_at', 'updated_at' }
 
-local leased = {}
+-- A script leases at most so many jobs, and no more once it has read so many bytes of documents: it keeps everybody else waiting.
+local leased, bytes = {}, 0
+local function is_full()
+    return #leased >= limit or bytes >= most_bytes
+end
+
 local function lease(q, member)
     local id = string.sub(member, 29)
     local key = q.base .. ':' .. id
@@ -117,14 +121,14 @@ local function lease(q, member)
     local attempts = tonumber(job[6])
     if not job[1] and redis.call('ZSCORE', q.base .. ':live', id) then
         -- It is still a job. Whatever has become of the rest of it, that is no reason to forget it.
-        q.missing = q.missing or {}
-        q.missing[member] = true
         return false
     end
     remove_waiting(q.base, member, attempts or 1)
     if not (attempts and tonumber(job[11])) then
-        return true -- somebody has removed or spoilt it by hand
+        return false -- somebody has removed or spoilt it by hand
     end
+    bytes = bytes + #(job[4] or '') + #(job[5] or '') + #(job[13] or '')
+    q.quota = q.quota - 1
     count(q.base, attempts, -1)
     count(q.base, attempts + 1, 1)
     local lease_until = later(now, q.lease) -- D7, P6
@@ -157,7 +161,7 @@ local function take(q)
         return false
     end
     if mode == 'look' then
-        local count = #first(q, q.quota)
+        local count = q.fifo and (head(q) and 1 or 0) or math.min(q.quota, count_due(q))
         if count > 0 then
             leased[#leased + 1] = { name_of(q.base), count }
         end
@@ -165,19 +169,16 @@ local function take(q)
     end
     local member
     repeat
-        member = first(q, 1)[1]
+        member = next_ready(q)
     until not member or lease(q, member)
-    if member then
-        q.quota = q.quota - 1
-    end
-    return member and true or false
+    return member ~= nil
 end
 
 -- One round over these queues: those that gave.
 local function round(open)
     local gave = {}
     for _, q in ipairs(open) do
-        if #leased >= limit then
+        if is_full() then
             break
         end
         if take(q) then
@@ -190,11 +191,11 @@ local function round(open)
 end
 
 if (mode == 'turns' or mode == 'look') and queue_count > 0 then
-    while #queues > 0 and #leased < limit and rounds > 0 do
+    while #queues > 0 and not is_full() and rounds > 0 do
         queues = round(queues)
     end
     conclude()
-    return { leased, 1, '', '' }
+    return { leased, 1, is_full() and 'full' or '', '' }
 end
 
 -- From `cursor` to the end of the prefix, and then from its beginning to `origin`. After so many visits the caller comes
@@ -203,7 +204,7 @@ if queue_count == 0 then
     local prefix, origin, part, cursor = arg(), arg(), arg(), arg()
     local shared = rules()
     local more, visits, gave = awake(), 0, {}
-    while #leased < limit do
+    while not is_full() do
         local from = cursor == '' and '[' .. prefix or '(' .. cursor
         local to = prefix == '' and '+' or '(' .. prefix .. '\127'
         if part == 'before' then
@@ -211,7 +212,7 @@ if queue_count == 0 then
         end
         local page = redis.call('ZRANGEBYLEX', shard .. ':active', from, to, 'LIMIT', 0, 50)
         for _, name in ipairs(page) do
-            if #leased >= limit then
+            if is_full() then
                 break
             end
             cursor, visits = name, visits + 1
@@ -223,7 +224,9 @@ if queue_count == 0 then
                 gave[#gave + 1] = q
             end
         end
-        if #leased < limit and #page < 50 then
+        if is_full() then
+            break
+        elseif #page < 50 then
             if part == 'before' or origin == '' then
                 break
             end
@@ -235,53 +238,36 @@ if queue_count == 0 then
     end
     flush()
     rounds = rounds - 1
-    while mode == 'turns' and not more and #gave > 0 and #leased < limit and rounds > 0 do
+    while mode == 'turns' and not more and #gave > 0 and not is_full() and rounds > 0 do
         gave = round(gave)
     end
     conclude()
-    return { leased, more and 0 or 1, '', '' }
+    return { leased, more and 0 or 1, is_full() and 'full' or '', '' }
 end
 
-local function in_order()
-    local found = {}
-    for _, q in ipairs(queues) do
-        q.quota = q.quota or quota(q)
-        if q.quota > 0 then
-            for _, member in ipairs(first(q, q.quota)) do
-                found[#found + 1] = { member, q }
-            end
-        end
+-- Of all queues together hardly more is read than is given.
+for _, q in ipairs(queues) do
+    q.quota = quota(q)
+    q.size = #queues == 1 and math.min(limit, 512) or 1
+    q.next = q.quota > 0 and next_ready(q)
+    if q.next then
+        put(q)
     end
-    if #queues > 1 then
-        table.sort(found, function(a, b) return a[1] < b[1] end)
+end
+local told = {}
+while #heap > 0 and not is_full() and #told < limit do
+    local q = heap[1]
+    if mode == 'order' then
+        lease(q, q.next)
+    else
+        told[#told + 1] = q.next
+        q.quota = q.quota - 1
     end
-    return found
+    q.next = q.quota > 0 and next_ready(q)
+    settle_first()
 end
 if mode == 'peek' then
-    local told = {}
-    for index, one in ipairs(in_order()) do
-        if index > limit then
-            break
-        end
-        told[index] = one[1]
-    end
     return told
 end
-local is_whole
-repeat -- again only if some could not be leased
-    is_whole = true
-    for _, one in ipairs(in_order()) do
-        if #leased >= limit then
-            break
-        end
-        local q = one[2]
-        if lease(q, one[1]) then
-            q.quota = q.quota - 1
-        else
-            is_whole = false
-        end
-    end
-    flush()
-until is_whole
 conclude()
-return { leased, 1, '', '' }
+return { leased, 1, is_full() and 'full' or '', '' }

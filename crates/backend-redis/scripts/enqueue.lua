@@ -3,46 +3,81 @@
 -- has the place before the first, the numbers of the queues, and for jobs that were there already which they are: the
 -- other ids follow from these.
 
--- The number of a queue, which it gets with its first job. Numbers of forgotten queues are given again when there are no
--- others; what anybody knows of them is wrong then, so that the stamp changes.
-local function register(base, shards, place)
-    local name = name_of(base)
-    local number = redis.call('HGET', shard .. ':numbers', name)
-    if number then
-        return number
-    end
-    if tonumber(redis.call('GET', shard .. ':next') or 0) < math.floor((999999 - place) / shards) then
-        number = redis.call('INCR', shard .. ':next') * shards + place
-    else
+-- A number of a queue that is forgotten, if there is one. What anybody knows of them is wrong then, so that the stamp changes.
+local function used_number()
+    local number = redis.call('RPOP', shard .. ':reusable')
+    if not number and redis.call('EXISTS', shard .. ':freed') == 1 then
+        redis.call('RENAME', shard .. ':freed', shard .. ':reusable')
         number = redis.call('RPOP', shard .. ':reusable')
-        if not number and redis.call('EXISTS', shard .. ':freed') == 1 then
-            redis.call('RENAME', shard .. ':freed', shard .. ':reusable')
-            number = redis.call('RPOP', shard .. ':reusable')
-            local stamp = redis.call('GET', shard .. ':stamp')
-            local head, generation = string.match(stamp, '^(.* )(%d+)$')
-            redis.call('SET', shard .. ':stamp', head .. string.format('%.0f', generation + 1))
-        end
-    end
-    if number then
-        redis.call('HSET', shard .. ':numbers', name, number)
-        redis.call('HSET', shard .. ':names', number, name)
-        redis.call('ZADD', shard .. ':queues', 0, name)
+        local stamp = redis.call('GET', shard .. ':stamp')
+        local head, generation = string.match(stamp, '^(.* )(%d+)$')
+        redis.call('SET', shard .. ':stamp', head .. string.format('%.0f', generation + 1))
     end
     return number
 end
 
+-- The numbers of all queues. Each gets one with its first job; those of forgotten queues are given again when there are no others. The second answer:
+-- whether there were enough.
+local function register(shards, place)
+    local numbers, names, fresh = {}, {}, {}
+    for index = 1, queue_count do
+        names[index] = name_of(queue(index))
+    end
+    for from = 1, queue_count, 4000 do
+        local known = redis.call('HMGET', shard .. ':numbers', unpack(names, from, math.min(from + 3999, queue_count)))
+        for at = 1, #known do
+            numbers[from + at - 1] = known[at]
+            if not known[at] then
+                fresh[#fresh + 1] = from + at - 1
+            end
+        end
+    end
+    if #fresh == 0 then
+        return numbers, true
+    end
+    local last = tonumber(redis.call('GET', shard .. ':next') or 0)
+    local unused = math.max(0, math.min(#fresh, math.floor((999999 - place) / shards) - last))
+    if unused > 0 then
+        redis.call('INCRBY', shard .. ':next', unused)
+    end
+    local by_name, by_number, added = {}, {}, {}
+    for at, index in ipairs(fresh) do
+        local number = at <= unused and string.format('%.0f', (last + at) * shards + place) or used_number()
+        if number then
+            numbers[index] = number
+            by_name[2 * at - 1], by_name[2 * at] = names[index], number
+            by_number[2 * at - 1], by_number[2 * at] = number, names[index]
+            push(added, names[index])
+        end
+    end
+    for from = 1, #added, 4000 do
+        local to = math.min(from + 3999, #added)
+        redis.call('HSET', shard .. ':numbers', unpack(by_name, from, to))
+        redis.call('HSET', shard .. ':names', unpack(by_number, from, to))
+        redis.call('ZADD', shard .. ':queues', unpack(added, from, to))
+    end
+    return numbers, #added == 2 * #fresh
+end
+
 local shards, place_of_shard, shape_count, jobs = number(), number(), number(), number()
 local floor = number() -- none if numbers were reserved
-local numbers = {}
-for index = 1, queue_count do
-    numbers[index] = register(queue(index), shards, place_of_shard)
-    if not numbers[index] then
-        for registered = 1, index - 1 do
-            thinned[queue(registered)] = true
-        end
-        conclude()
-        return redis.error_reply('FULL there are as many queues as can be at once')
+local left = arg() -- how the keys of the payloads begin, nothing if they are given here
+for from = 1, left == '' and 0 or jobs, 4000 do
+    local keys = {}
+    for index = from, math.min(from + 3999, jobs) do
+        keys[#keys + 1] = left .. index
     end
+    if redis.call('EXISTS', unpack(keys)) < #keys then
+        return redis.error_reply('GONE the payloads were not kept for so long')
+    end
+end
+local numbers, are_enough = register(shards, place_of_shard)
+if not are_enough then
+    for index = 1, queue_count do
+        thinned[queue(index)] = true
+    end
+    conclude()
+    return redis.error_reply('FULL there are as many queues as can be at once')
 end
 local shapes = {}
 for index = 1, shape_count do
@@ -66,15 +101,23 @@ for index = 1, jobs do
     local id = string.format('%013.0f', sequence and sequence + index or arg()) .. shape.id -- E10
     local base, available_at = shape.base, shape.available_at
     local unique_key = shape.keyed and arg()
-    local payload = arg()
+    local payload = left == '' and arg()
     local winner = unique_key and redis.call('HGET', base .. ':unique', unique_key)
     if winner then
         known[#known + 1] = { index, winner } -- E3, E4
+        if not payload then
+            redis.call('UNLINK', left .. index)
+        end
     else
         local key = base .. ':' .. id
-        redis.call('HSET', key, 'kind', shape.kind, 'priority', shape.priority, 'payload', payload, 'headers', shape.headers,
-            'attempts', 0, 'max_attempts', shape.max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0,
-            'created_at', now, 'updated_at', now) -- E11
+        if not payload then
+            redis.call('RENAME', left .. index, key)
+            redis.call('PERSIST', key)
+        end
+        -- One command for all fields. The last pair is the payload, or repeats another if that is there already.
+        redis.call('HSET', key, 'kind', shape.kind, 'priority', shape.priority, 'headers', shape.headers, 'attempts', 0,
+            'max_attempts', shape.max_attempts, 'available_at', available_at, 'epoch', 0, 'redrives', 0, 'created_at', now,
+            'updated_at', now, payload and 'payload' or 'epoch', payload or 0) -- E11
         if unique_key then
             redis.call('HSET', key, 'unique_key', unique_key)
             redis.call('HSET', base .. ':unique', unique_key, id)

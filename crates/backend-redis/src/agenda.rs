@@ -12,6 +12,9 @@ use crate::script::scripts;
 /// How many queues of each index are asked for at once.
 const PAGE: usize = 200;
 
+/// How many names are looked up at once.
+const NAMES: usize = 1000;
+
 /// Active queues; then queues with a time in microseconds before which nothing happens there: those with jobs for later, and
 /// those with leases.
 type Page = (Vec<String>, Vec<(String, f64)>, Vec<(String, f64)>);
@@ -47,8 +50,67 @@ pub(crate) async fn soonest(
         if !more_active && !may_be_sooner(&later) && !may_be_sooner(&leases) {
             return Ok(best);
         }
+        // Most of the queues may be those of other prefixes.
+        if from == 0
+            && let Some(times) = by_name(link, shard, prefix).await?
+        {
+            return among(link, times, best).await;
+        }
         from += PAGE;
     }
+}
+
+/// The queues of a prefix in which something happens at some time, by the time before which nothing does; `None` if there are so many queues
+/// with this prefix that it is better to go through the times of all.
+async fn by_name(link: &Link, shard: Shard, prefix: &QueuePrefix) -> Result<Option<Vec<(QueueName, f64)>>> {
+    let base = link.layout.base(shard);
+    let to = format!("({prefix}\u{7f}");
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ZLEXCOUNT").arg(format!("{base}:queues")).arg(format!("[{prefix}")).arg(to);
+    pipeline.cmd("ZCARD").arg(format!("{base}:later")).cmd("ZCARD").arg(format!("{base}:leases"));
+    let (count, later, leases): (usize, usize, usize) =
+        link.send_all("next_available_at", Effect::Read, &pipeline).await?;
+    if prefix.as_str().is_empty() || count > later + leases {
+        return Ok(None);
+    }
+    let mut times = Vec::new();
+    for names in link.list("next_available_at", shard, prefix.as_str()).await?.chunks(NAMES) {
+        let mut pipeline = redis::pipe();
+        for index in ["active", "later", "leases"] {
+            let key = format!("{base}:{index}");
+            pipeline.cmd("ZMSCORE").arg(key).arg(names.iter().map(QueueName::as_str).collect::<Vec<_>>());
+        }
+        let scores: Vec<Vec<Option<f64>>> =
+            link.send_all("next_available_at", Effect::Read, &pipeline).await?;
+        for (place, name) in names.iter().enumerate() {
+            let found = scores.iter().filter_map(|scores| *scores.get(place)?);
+            times.extend(found.reduce(f64::min).map(|at| (name.clone(), at)));
+        }
+    }
+    times.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    Ok(Some(times))
+}
+
+/// When something can happen first in these queues, which come in the order of times before which nothing does.
+async fn among(
+    link: &Link,
+    times: Vec<(QueueName, f64)>,
+    mut best: Option<(DateTime<Utc>, DateTime<Utc>)>,
+) -> Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
+    for page in times.chunks(PAGE) {
+        let is_over = |(at, now): (DateTime<Utc>, DateTime<Utc>)| {
+            at <= now || page.first().is_some_and(|(_, first)| *first >= at.timestamp_micros() as f64)
+        };
+        if best.is_some_and(is_over) {
+            break;
+        }
+        let mut queues: Vec<QueueName> = page.iter().map(|(name, _)| name.clone()).collect();
+        link.known(|directory| queues.retain(|queue| !directory.policy(queue).paused));
+        if !queues.is_empty() {
+            best = best.into_iter().chain(facts::soonest(link, &queues).await?).min();
+        }
+    }
+    Ok(best)
 }
 
 /// Those of the prefix that are not paused, each once.

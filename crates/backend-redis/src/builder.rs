@@ -93,7 +93,7 @@ impl RedisStoreBuilder {
     }
 
     /// How long an answer may take: 10 seconds if nothing is said. What was asked for and not answered by then is
-    /// [`Unknown`](leasehold_core::StoreError::Unknown) if it would have changed anything.
+    /// [`Unknown`](leasehold_core::StoreError::Unknown) if it would have changed anything; and if the server has not done it by then, it does not do it later.
     pub fn response_timeout(self, time: Duration) -> Self {
         Self { response_timeout: time, ..self }
     }
@@ -139,7 +139,7 @@ impl RedisStoreBuilder {
     async fn link(&self, wire: Wire) -> Result<Link> {
         let usual = if matches!(wire, Wire::Cluster(_)) { SHARDS_IN_CLUSTER } else { 1 };
         let layout = Layout::new(self.prefix.clone(), self.shards.unwrap_or(usual));
-        let link = Link::new(wire.clone(), layout, Arc::clone(&self.shift));
+        let link = Link::new(wire.clone(), layout, Arc::clone(&self.shift), self.response_timeout);
         let call = directory_call(&link.layout, "", "");
         let (.., shards, keys) = link.call::<News>("connect", Effect::Read, &call).await?;
         check_keys(keys)?;
@@ -148,7 +148,10 @@ impl RedisStoreBuilder {
                 let prefix = &self.prefix;
                 Err(StoreError::conflict(format!("the prefix {prefix} has {shards} shards, not {asked}")))
             }
-            _ => Ok(Link::new(wire, Layout::new(self.prefix.clone(), shards), Arc::clone(&self.shift))),
+            _ => {
+                let layout = Layout::new(self.prefix.clone(), shards);
+                Ok(Link::new(wire, layout, Arc::clone(&self.shift), self.response_timeout))
+            }
         }
     }
 }

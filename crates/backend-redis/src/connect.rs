@@ -15,12 +15,17 @@ use redis::{
     TlsCertificates,
 };
 
+use crate::cluster::Cluster;
 use crate::error::{Effect, failed};
 use crate::single::{self, Single};
 use crate::wire::Wire;
 
 /// So a certificate begins.
 const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+/// What to do with the address of a Sentinel.
+const SENTINEL: &str = "a Sentinel answers at this address, and the store does not ask Sentinels where the master is: give the address of the master, or \
+     the one behind which it is kept";
 
 /// Where the server is, or some servers of a cluster; and how long it may take.
 #[derive(Debug, Clone)]
@@ -93,7 +98,7 @@ impl Address {
 
     /// Connects; also tells whether what is answered is kept in a file.
     pub(crate) async fn open(&self) -> Result<(Wire, bool)> {
-        let wire = self.wire().await.map_err(|error| failed("connect", Effect::Read, error))?;
+        let wire = self.wire().await?;
         let facts = facts(&wire).await?;
         for facts in &facts {
             refuse_eviction(&facts.eviction)?;
@@ -106,14 +111,25 @@ impl Address {
         Ok((wire, appends))
     }
 
-    async fn wire(&self) -> Result<Wire, RedisError> {
-        let (client, single) = self.first().await?;
+    async fn wire(&self) -> Result<Wire> {
+        let refused = |error| failed("connect", Effect::Read, error);
+        let (client, single) = self.first().await.map_err(refused)?;
         let mut command = redis::cmd("INFO");
-        let (mut connection, _) = single.connection().await?;
-        let info: String = command.arg("cluster").query_async(&mut connection).await?;
-        if !info.lines().any(|line| line == "cluster_enabled:1") {
-            return Ok(Wire::Single(Arc::new(single)));
+        let (mut connection, _) = single.connection().await.map_err(refused)?;
+        command.arg("server").arg("cluster");
+        let info: String = command.query_async(&mut connection).await.map_err(refused)?;
+        let says = |line: &str| info.lines().any(|other| other == line);
+        if says("redis_mode:sentinel") {
+            return Err(StoreError::conflict(SENTINEL));
         }
+        if says("cluster_enabled:1") {
+            self.cluster(client).await.map_err(refused)
+        } else {
+            Ok(Wire::Single(Arc::new(single)))
+        }
+    }
+
+    async fn cluster(&self, client: &Client) -> Result<Wire, RedisError> {
         // The driver repeats nothing: it could not know what may be done twice.
         let nodes = self.clients.iter().map(|client| client.get_connection_info().clone());
         let builder = ClusterClientBuilder::new(nodes).retries(0);
@@ -125,7 +141,8 @@ impl Address {
             builder = builder.certs(TlsCertificates { client_tls: None, root_cert });
         }
         tracing::debug!(node = %client.get_connection_info().addr(), "found a cluster");
-        Ok(Wire::Cluster(builder.build()?.get_async_connection().await?))
+        let connection = builder.build()?.get_async_connection().await?;
+        Ok(Wire::Cluster(Arc::new(Cluster::new(connection, self.rest))))
     }
 
     /// The first server that answers.
@@ -147,9 +164,9 @@ impl Address {
     /// A connection for messages. In a cluster any node has all of them.
     pub(crate) async fn listener(&self, wire: &Wire, channel: &str) -> Result<PubSub, RedisError> {
         let mut clients = self.clients.clone();
-        if let Wire::Cluster(connection) = wire {
+        if let Wire::Cluster(cluster) = wire {
             // Those we were told of may be gone by now.
-            clients.extend(self.nodes(connection).await.unwrap_or_default());
+            clients.extend(self.nodes(&cluster.connection()).await.unwrap_or_default());
         }
         let mut failure = None;
         for client in clients {
@@ -243,9 +260,9 @@ async fn fsync(wire: &Wire) -> String {
 pub(crate) async fn everywhere<T: FromRedisValue>(wire: &Wire, command: &Cmd) -> Result<Vec<T>, RedisError> {
     match wire {
         Wire::Single(_) => Ok(vec![wire.command(command, Effect::Read).await?]),
-        Wire::Cluster(connection) => {
+        Wire::Cluster(cluster) => {
             let masters = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-            let answer = connection.clone().route_command(command.clone(), masters).await?;
+            let answer = cluster.connection().route_command(command.clone(), masters).await?;
             let answers: HashMap<String, T> = redis::from_redis_value(answer.extract_error()?)?;
             Ok(answers.into_values().collect())
         }

@@ -1,6 +1,7 @@
 //! Dequeue: one script if one shard has all the queues, else a look at each shard first.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_core::{
@@ -13,13 +14,12 @@ use crate::directory::Directory;
 use crate::error::Effect;
 use crate::fan;
 use crate::keys::Shard;
-use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, grouped, queue_name};
+use crate::link::{
+    BYTES_PER_SCRIPT, JOBS_PER_SCRIPT, Link, QUEUES_PER_SCRIPT, answered_id, grouped, queue_name,
+};
 use crate::row::{Row, readable};
 use crate::script::{Call, micros, scripts};
 use crate::turns::{self, Turns};
-
-/// How many jobs one script may look at to put those of several queues in order.
-const SORTED: usize = 100_000;
 
 pub(crate) async fn dequeue(link: &Link, turns: &Turns, request: &Dequeue) -> Result<Vec<Job>> {
     let jobs = match &request.queues {
@@ -33,20 +33,44 @@ pub(crate) async fn dequeue(link: &Link, turns: &Turns, request: &Dequeue) -> Re
 /// The first jobs of all the queues together (D6).
 async fn in_order(link: &Link, request: &Dequeue, names: &[QueueName]) -> Result<Vec<Job>> {
     let limit = request.limit.as_usize();
-    let size = (SORTED / limit).clamp(1, QUEUES_PER_SCRIPT);
     let shards = grouped(names.iter().map(|name| (link.layout.shard(name), name)));
-    let shards = &shards;
-    let groups: Vec<(Shard, &[&QueueName])> =
-        shards.iter().flat_map(|(shard, names)| names.chunks(size).map(|chunk| (*shard, chunk))).collect();
-    if let [(shard, names)] = groups[..] {
-        return Claim::named(request, Manner::Order, names.iter().copied(), limit).lease(link, shard).await;
+    let mut groups: Vec<(Shard, &[&QueueName])> = Vec::new();
+    for (shard, names) in &shards {
+        groups.extend(names.chunks(QUEUES_PER_SCRIPT).map(|chunk| (*shard, chunk)));
     }
+    if let [(shard, names)] = groups[..] {
+        let claim = Claim::named(request, Manner::Order, names.iter().copied(), limit);
+        return Ok(claim.lease(link, shard).await?.jobs);
+    }
+    let mut leased = Leases::default();
+    let mut fruitless = 0;
+    while leased.count < limit && fruitless < FRUITLESS {
+        let wanted = (limit - leased.count).min(LOOKED);
+        let Some(step) = leased.or_what_is_held(first_of(link, request, &groups, wanted).await)? else {
+            break;
+        };
+        fruitless = if step.count == 0 { fruitless + 1 } else { 0 };
+        if leased.add(step) {
+            break;
+        }
+    }
+    Ok(leased.jobs)
+}
+
+/// The first jobs of all these groups of queues. All groups are looked at first.
+async fn first_of(
+    link: &Link,
+    request: &Dequeue,
+    groups: &[(Shard, &[&QueueName])],
+    limit: usize,
+) -> Result<Leases> {
     let looks = groups.iter().enumerate().map(|(group, (shard, names))| async move {
         let look = Claim::named(request, Manner::Peek, names.iter().copied(), limit);
         let ranks: Vec<String> = look.call(link, *shard).await?;
         Ok(ranks.into_iter().map(|rank| (rank, group)).collect())
     });
     let mut ranks = fan::some(looks).await?;
+    let are_all = ranks.len() < limit;
     ranks.sort_unstable();
     ranks.truncate(limit);
     let groups = groups.iter().enumerate().filter_map(|(group, (shard, names))| {
@@ -54,11 +78,57 @@ async fn in_order(link: &Link, request: &Dequeue, names: &[QueueName]) -> Result
         (share > 0).then_some((*shard, *names, share))
     });
     let leases = groups.map(|(shard, names, share)| async move {
-        Claim::named(request, Manner::Order, names.iter().copied(), share).lease(link, shard).await
+        let claim = Claim::named(request, Manner::Order, names.iter().copied(), share);
+        Ok(vec![claim.lease(link, shard).await?])
     });
-    let mut leased = fan::some(leases).await?;
-    leased.sort_by_key(|job| (Reverse(job.priority), job.available_at, job.id)); // D12
+    let mut leased = Leases::default();
+    for some in fan::some(leases).await? {
+        leased.add(some);
+    }
+    leased.jobs.sort_by_key(|job| (Reverse(job.priority), job.available_at, job.id)); // D12
+    leased.are_all = are_all && leased.count == ranks.len();
     Ok(leased)
+}
+
+/// How many jobs are looked at in one step, where several scripts share them.
+pub(crate) const LOOKED: usize = 2000;
+
+/// How often a claim looks again although others were faster each time.
+pub(crate) const FRUITLESS: u32 = 3;
+
+/// What a claim has leased so far.
+#[derive(Default)]
+pub(crate) struct Leases {
+    /// Those that can be read.
+    pub(crate) jobs: Vec<Job>,
+    /// How many there are, readable or not.
+    pub(crate) count: usize,
+    /// Whether there was nothing else to lease.
+    pub(crate) are_all: bool,
+}
+
+impl Leases {
+    /// Adds those of the next step. Whether there is nothing else to lease.
+    pub(crate) fn add(&mut self, step: Self) -> bool {
+        self.jobs.extend(step.jobs);
+        self.count += step.count;
+        self.are_all = step.are_all;
+        self.are_all
+    }
+
+    /// The next step; nothing if it has failed, and something is leased that the caller must be told of.
+    ///
+    /// # Errors
+    /// It has failed, and nothing is leased.
+    pub(crate) fn or_what_is_held<T>(&self, step: Result<T>) -> Result<Option<T>> {
+        match step {
+            Err(error) if self.count > 0 => {
+                tracing::warn!(%error, "a claim is answered with what it has leased until now");
+                Ok(None)
+            }
+            step => step.map(Some),
+        }
+    }
 }
 
 /// In which manner a script leases.
@@ -146,6 +216,9 @@ pub(crate) struct Claim<'a> {
 /// What the script answers: what it has leased or seen, whether that was all, and where to go on.
 pub(crate) type Answer<T> = (Vec<T>, bool, String, String);
 
+/// Where to go on if a script has leased as much as it may: after what it has leased.
+pub(crate) const FULL: &str = "full";
+
 impl<'a> Claim<'a> {
     pub(crate) fn named(
         request: &'a Dequeue,
@@ -156,10 +229,21 @@ impl<'a> Claim<'a> {
         Self { request, manner, from: From::Named(names.map(|name| (name, None)).collect()), limit }
     }
 
-    /// The jobs that were leased, in the order in which they were.
-    pub(crate) async fn lease(&self, link: &Link, shard: Shard) -> Result<Vec<Job>> {
-        let (leased, ..): Answer<Leased> = self.call(link, shard).await?;
-        jobs(leased)
+    /// Leases, in as many scripts as it takes: the jobs in the order in which they were leased.
+    pub(crate) async fn lease(mut self, link: &Link, shard: Shard) -> Result<Leases> {
+        let mut leased = Leases::default();
+        loop {
+            let answer = self.call::<Answer<Leased>>(link, shard).await;
+            let Some((found, _, part, _)) = leased.or_what_is_held(answer)? else { return Ok(leased) };
+            self.limit = self.limit.saturating_sub(found.len());
+            if let From::Named(queues) = &mut self.from {
+                take_off(queues, &found);
+            }
+            let are_all = part != FULL;
+            if leased.add(Leases { count: found.len(), jobs: jobs(found)?, are_all }) || self.limit == 0 {
+                return Ok(leased);
+            }
+        }
     }
 
     pub(crate) async fn call<T: FromRedisValue>(&self, link: &Link, shard: Shard) -> Result<T> {
@@ -167,12 +251,14 @@ impl<'a> Claim<'a> {
             Manner::Order | Manner::Turns { .. } => Effect::Write,
             Manner::Peek | Manner::Look => Effect::Read,
         };
+        let most = if effect == Effect::Read { LOOKED } else { JOBS_PER_SCRIPT };
+        let limit = self.limit.min(most);
         link.run("dequeue", effect, (&scripts::dequeue, shard), |directory, call| {
             match self.manner {
-                Manner::Order => call.arg("order").arg(self.limit).arg(0),
-                Manner::Peek => call.arg("peek").arg(self.limit).arg(0),
-                Manner::Turns { rounds } => call.arg("turns").arg(self.limit).arg(rounds),
-                Manner::Look => call.arg("look").arg(self.limit).arg(1),
+                Manner::Order => call.arg("order").arg(limit).arg(BYTES_PER_SCRIPT).arg(0),
+                Manner::Peek => call.arg("peek").arg(limit).arg(BYTES_PER_SCRIPT).arg(0),
+                Manner::Turns { rounds } => call.arg("turns").arg(limit).arg(BYTES_PER_SCRIPT).arg(rounds),
+                Manner::Look => call.arg("look").arg(limit).arg(BYTES_PER_SCRIPT).arg(1),
             };
             call.arg(self.request.worker.as_str());
             match &self.from {
@@ -190,6 +276,16 @@ impl<'a> Claim<'a> {
             }
         })
         .await
+    }
+}
+
+/// Takes what was leased off the shares of the queues.
+fn take_off(queues: &mut [(&QueueName, Option<usize>)], leased: &[Leased]) {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    leased.iter().for_each(|(queue, ..)| *counts.entry(queue).or_default() += 1);
+    for (queue, share) in queues {
+        let count = counts.get(queue.as_str()).copied().unwrap_or_default();
+        *share = share.map(|share| share.saturating_sub(count));
     }
 }
 

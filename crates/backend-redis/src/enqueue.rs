@@ -8,7 +8,8 @@ use leasehold_core::{Enqueued, JobId, NewJob, QueueName, Result, StoreError};
 use crate::directory::Directory;
 use crate::error::Effect;
 use crate::keys::Shard;
-use crate::link::{Link, Places, TRIES, answered_id, grouped};
+use crate::link::{BYTES_PER_SCRIPT, JOBS_PER_SCRIPT, Link, Places, TRIES, answered_id, grouped};
+use crate::portion::portions;
 use crate::script::{Call, schedule_words, scripts};
 use crate::{fan, id};
 
@@ -105,6 +106,48 @@ impl<'a> Shapes<'a> {
 /// already, by the place of the job in the call.
 type Accepted = (i64, Vec<i64>, Vec<(usize, String)>);
 
+/// How long payloads are kept that were sent ahead, in seconds. Then nobody will enqueue their jobs any more.
+const KEPT: u32 = 3600;
+
+/// Sends the payloads ahead if they are too much for one script, which must accept all the jobs or none: how their keys begin, or nothing. The server
+/// serves others between them. They belong to no job yet.
+async fn send_ahead(link: &Link, shard: Shard, jobs: &[NewJob], places: &[usize]) -> Result<String> {
+    let payload = |place: &usize| jobs[*place].payload().as_str();
+    if places.iter().map(|place| payload(place).len()).sum::<usize>() <= BYTES_PER_SCRIPT {
+        return Ok(String::new());
+    }
+    // No key of a queue has but one colon.
+    let keys = format!("{}:ahead-{:016x}-", link.layout.base(shard), fastrand::u64(..));
+    let mut number = 0;
+    for portion in portions(places, |place| payload(place).len()) {
+        let mut pipeline = redis::pipe();
+        for place in portion {
+            number += 1;
+            let key = format!("{keys}{number}");
+            pipeline.hset(&key, "payload", payload(place)).ignore().expire(&key, KEPT.into()).ignore();
+        }
+        // To send it twice is as good as once.
+        if let Err(error) = link.send_all::<()>("enqueue", Effect::Read, &pipeline).await {
+            take_back(link, &keys, number).await;
+            return Err(error);
+        }
+    }
+    Ok(keys)
+}
+
+/// Makes room again. If that cannot be done, it is done by the server after some time.
+async fn take_back(link: &Link, keys: &str, count: usize) {
+    let numbers: Vec<usize> = (1..=count).collect();
+    for numbers in numbers.chunks(JOBS_PER_SCRIPT) {
+        let mut command = redis::cmd("UNLINK");
+        command.arg(numbers.iter().map(|number| format!("{keys}{number}")).collect::<Vec<_>>());
+        if let Err(error) = link.send::<u64>("enqueue", Effect::Read, &command).await {
+            tracing::debug!(%error, "payloads of jobs that were not enqueued stay for a while");
+            return;
+        }
+    }
+}
+
 /// The jobs that were accepted, or were there already.
 async fn accept(
     link: &Link,
@@ -112,6 +155,21 @@ async fn accept(
     jobs: &[NewJob],
     headers: &[String],
     (places, reserved): (&[usize], Option<i64>),
+) -> Result<Vec<Enqueued>> {
+    let ahead = send_ahead(link, shard, jobs, places).await?;
+    let accepted = accept_all(link, shard, (jobs, headers), (places, reserved), &ahead).await;
+    if !ahead.is_empty() && accepted.as_ref().is_err_and(|error| !error.is_unknown()) {
+        take_back(link, &ahead, places.len()).await;
+    }
+    accepted
+}
+
+async fn accept_all(
+    link: &Link,
+    shard: Shard,
+    (jobs, headers): (&[NewJob], &[String]),
+    (places, reserved): (&[usize], Option<i64>),
+    ahead: &str,
 ) -> Result<Vec<Enqueued>> {
     let queues = Places::new(places.iter().map(|place| jobs[*place].queue()));
     let shapes = Shapes::new(places.iter().map(|place| (&jobs[*place], &headers[*place])));
@@ -124,6 +182,7 @@ async fn accept(
                 Some(_) => call.arg(""),
                 None => call.arg(link.last_number()),
             };
+            call.arg(ahead);
             for shape in &shapes.all {
                 let default = || directory.policy(shape.queue).max_attempts.get(); // E12
                 call.arg(queues.of(shape.queue)).arg(shape.kind).arg(shape.priority).arg(shape.headers);
@@ -133,7 +192,9 @@ async fn accept(
             for (place, shape) in places.iter().zip(&shapes.of) {
                 let job = &jobs[*place];
                 call.arg(shape + 1).arg(sequence(*place)).arg(job.unique_key().map(|key| key.as_str()));
-                call.arg(job.payload().as_str());
+                if ahead.is_empty() {
+                    call.arg(job.payload().as_str());
+                }
             }
         })
         .await?;

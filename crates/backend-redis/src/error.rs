@@ -13,7 +13,7 @@ pub(crate) enum Effect {
 }
 
 /// The first words of refusals: nothing was done, and the same may succeed later.
-const REFUSALS: [&str; 12] = [
+const REFUSALS: [&str; 13] = [
     "LOADING",
     "BUSY",
     "MASTERDOWN",
@@ -26,7 +26,23 @@ const REFUSALS: [&str; 12] = [
     "MISCONF",
     "NOREPLICAS",
     "NOSCRIPT",
+    "GONE",
 ];
+
+/// What can be done about a server that does not know the store's user.
+const STRANGER: &str = "the server does not accept the user and password of the store's address: let it accept them again, and the store goes on \
+     by itself, or connect a new store with those that hold now";
+
+/// What can be done about a user who may not do what the store must do.
+const RIGHTS: &str = "the store's user lacks a right: grant what docs/redis.md lists";
+
+/// An error with what can be done about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{advice}")]
+struct Advised {
+    advice: &'static str,
+    source: RedisError,
+}
 
 /// The error of `operation`.
 pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError) -> StoreError {
@@ -38,12 +54,23 @@ pub(crate) fn failed(operation: &'static str, effect: Effect, error: RedisError)
     if is_refusal(&error) {
         return StoreError::unavailable(operation, error);
     }
+    if is_stranger(&error) {
+        return StoreError::unavailable(operation, Advised { advice: STRANGER, source: error });
+    }
+    if error.code() == Some("NOPERM") {
+        return StoreError::backend(operation, Advised { advice: RIGHTS, source: error });
+    }
     match (error.kind(), effect) {
         (ErrorKind::Io, Effect::Read) => StoreError::unavailable(operation, error),
         // The command was sent, or is as good as sent.
         (ErrorKind::Io | ErrorKind::Parse, Effect::Write) => StoreError::unknown(operation, error),
         _ => StoreError::backend(operation, error),
     }
+}
+
+/// Whether the server does not know the user: nothing was done, and it may be told of the user again.
+pub(crate) fn is_stranger(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 
 /// Whether nothing was done: the server said no, or nobody could be asked.

@@ -41,6 +41,14 @@ pub(crate) async fn answers<T: Clone>(
     Ok(all)
 }
 
+/// The next part of a write that takes several scripts. If it has failed and others were done, that is [`StoreError::Unknown`].
+pub(crate) fn next<T>(operation: &'static str, part: Result<T>, others_were_done: bool) -> Result<T> {
+    match part {
+        Err(error) if others_were_done && !error.is_unknown() => Err(StoreError::unknown(operation, error)),
+        part => part,
+    }
+}
+
 /// Waits for calls that are worth something even if others fail. The error, if there is nothing else.
 pub(crate) async fn some<T>(
     calls: impl IntoIterator<Item = impl Future<Output = Result<Vec<T>>>>,
@@ -82,6 +90,8 @@ mod tests {
         assert!(of(vec![Err(unavailable()), Err(unavailable())]).await.unwrap_err().is_retryable());
         let unknown = StoreError::unknown("test", "lost");
         assert!(of(vec![Err(unavailable()), Err(unknown)]).await.unwrap_err().is_unknown());
+        assert!(next::<()>("test", Err(unavailable()), false).unwrap_err().is_retryable());
+        assert!(next::<()>("test", Err(unavailable()), true).unwrap_err().is_unknown());
     }
 
     #[tokio::test]

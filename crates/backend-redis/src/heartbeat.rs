@@ -1,10 +1,11 @@
-//! Heartbeat: one script for all the leases of a shard.
+//! Heartbeat: the leases of a shard, so many in one script.
 
 use leasehold_core::{HeartbeatOutcome, LeaseFor, Receipt, Result, StoreError, time};
 
 use crate::error::Effect;
 use crate::keys::Shard;
 use crate::link::{Link, Places, TRIES, answered_time};
+use crate::portion::portions;
 use crate::script::{micros, scripts};
 use crate::{fan, id};
 
@@ -16,7 +17,11 @@ pub(crate) async fn heartbeat(
     let shards = link.by_shard(receipts.iter().map(|receipt| receipt.job));
     let calls = shards.into_iter().map(|(shard, places)| async move {
         let held = places.iter().map(|place| receipts[*place]).collect::<Vec<_>>();
-        let outcomes = extend_shard(link, shard, &held, extend).await?;
+        let mut outcomes = Vec::with_capacity(held.len());
+        for portion in portions(&held, |_| 0) {
+            let extended = extend_shard(link, shard, portion, extend).await;
+            outcomes.extend(fan::next("heartbeat", extended, !outcomes.is_empty())?);
+        }
         Ok((places, outcomes))
     });
     fan::answers("heartbeat", HeartbeatOutcome::Lost, receipts.len(), calls).await

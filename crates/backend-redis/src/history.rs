@@ -23,7 +23,7 @@ pub(crate) async fn redrive(link: &Link, request: &Redrive) -> Result<Redriven> 
     let list = List {
         operation: "redrive",
         index: "dead",
-        queues: link.select("redrive", &request.queues).await?,
+        queues: request.queues.clone(),
         direction: Direction::OldestFirst,
     };
     let mut redriven = Redriven::default();

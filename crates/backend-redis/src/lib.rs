@@ -23,6 +23,8 @@
 
 mod agenda;
 mod builder;
+mod clock;
+mod cluster;
 mod connect;
 mod dequeue;
 mod directory;
@@ -38,17 +40,21 @@ mod intervene;
 mod keys;
 mod link;
 mod policy;
+mod portion;
 mod reclaim;
 mod row;
+mod rows;
 mod script;
 mod settle;
 mod single;
+mod stuck;
 mod turns;
 mod wake;
 mod wire;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -196,6 +202,10 @@ impl Store for RedisStore {
     async fn receipts(&self, receipts: &[Receipt]) -> Result<Vec<ReceiptStatus>> {
         backend::check_batch("receipts", receipts.len())?;
         inspect::receipts(&self.shared.link, receipts).await
+    }
+
+    async fn stuck(&self, older_than: Duration, limit: BatchSize) -> Result<Vec<Job>> {
+        stuck::stuck(&self.shared.link, older_than, limit).await
     }
 
     async fn usage(&self, queue: &QueueName) -> Result<QueueUsage> {

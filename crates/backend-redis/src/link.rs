@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use leasehold_core::{JobId, QueueName, Queues, Result, StoreError, time};
-use redis::{Cmd, FromRedisValue, Pipeline};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError};
 use tokio::sync::Mutex;
 
+use crate::clock::{Clocks, late};
 use crate::directory::Directory;
 use crate::error::{Effect, failed};
 use crate::id;
 use crate::keys::{Layout, Shard};
-use crate::row::{self, Row};
+use crate::row;
 use crate::script::{Call, Script, scripts};
 use crate::wire::Wire;
 
@@ -24,8 +26,12 @@ pub(crate) const TRIES: usize = 100;
 /// How many queues one script may look at.
 pub(crate) const QUEUES_PER_SCRIPT: usize = 500;
 
-/// How many rows, or names of queues, are asked for at once.
-const ROWS: usize = 500;
+/// How many jobs one script may change, and about how many bytes of documents it may move: it keeps everybody else waiting. What is more takes several
+/// scripts.
+pub(crate) const JOBS_PER_SCRIPT: usize = 250;
+pub(crate) const BYTES_PER_SCRIPT: usize = 2 << 20;
+
+/// How many names of queues are asked for at once.
 const NAMES: usize = 10_000;
 
 /// A connection and what is known about the queues.
@@ -38,12 +44,14 @@ pub(crate) struct Link {
     sequence: AtomicI64,
     /// By how many microseconds the clock is ahead of the server's: nothing, but in tests.
     shift: Arc<AtomicU64>,
+    clocks: Clocks,
 }
 
 impl Link {
-    pub(crate) fn new(wire: Wire, layout: Layout, shift: Arc<AtomicU64>) -> Self {
-        let (directory, learning) = (RwLock::default(), Mutex::default());
-        Self { wire, layout, directory, learning, sequence: AtomicI64::new(0), shift }
+    /// `patience`: how long a caller waits for an answer.
+    pub(crate) fn new(wire: Wire, layout: Layout, shift: Arc<AtomicU64>, patience: Duration) -> Self {
+        let (directory, learning, clocks) = (RwLock::default(), Mutex::default(), Clocks::new(patience));
+        Self { wire, layout, directory, learning, sequence: AtomicI64::new(0), shift, clocks }
     }
 
     pub(crate) fn wire(&self) -> &Wire {
@@ -100,19 +108,38 @@ impl Link {
         (script, shard): (&'static Script, Shard),
         fill: impl Fn(&Directory, &mut Call) + Send + Sync,
     ) -> Result<Option<T>> {
-        let call = self.known(|directory| {
-            let mut call = Call::new(script);
-            call.key(self.layout.base(shard));
-            call.arg(self.layout.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
-            call.arg(directory.stamp(shard));
-            fill(directory, &mut call);
-            call
-        });
-        let answer = self.call::<Option<T>>(operation, effect, &call).await?;
-        if answer.is_none() {
-            self.catch_up(operation, Some(shard)).await?;
+        let begun = Instant::now();
+        loop {
+            let call = self.known(|directory| {
+                let mut call = Call::new(script);
+                call.key(self.layout.base(shard));
+                call.arg(self.layout.prefix.events()).arg(self.shift.load(Ordering::Relaxed));
+                match effect {
+                    Effect::Read => call.arg(""),
+                    Effect::Write => call.arg(self.clocks.deadline(shard)),
+                };
+                call.arg(directory.stamp(shard));
+                fill(directory, &mut call);
+                call
+            });
+            match self.answer::<Option<T>>(effect, &call).await {
+                Ok(None) => {
+                    self.catch_up(operation, Some(shard)).await?;
+                    return Ok(None);
+                }
+                Ok(answer) => return Ok(answer),
+                Err(error) => match late(&error) {
+                    None => return Err(failed(operation, effect, error)),
+                    Some(_) if begun.elapsed() > self.clocks.patience() => {
+                        return Err(StoreError::unavailable(
+                            operation,
+                            "the server came to it too late, and did nothing",
+                        ));
+                    }
+                    Some(time) => self.clocks.learn(shard, time),
+                },
+            }
         }
-        Ok(answer)
     }
 
     /// The error of somebody who never catches up.
@@ -127,11 +154,15 @@ impl Link {
         effect: Effect,
         call: &Call,
     ) -> Result<T> {
+        self.answer(effect, call).await.map_err(|error| failed(operation, effect, error))
+    }
+
+    async fn answer<T: FromRedisValue>(&self, effect: Effect, call: &Call) -> Result<T, RedisError> {
         match self.wire.command(&call.by_hash(), effect).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                self.send(operation, effect, &call.by_text()).await
+                self.wire.command(&call.by_text(), effect).await
             }
-            answer => answer.map_err(|error| failed(operation, effect, error)),
+            answer => answer,
         }
     }
 
@@ -219,7 +250,12 @@ impl Link {
         Ok(names)
     }
 
-    async fn list(&self, operation: &'static str, shard: Shard, prefix: &str) -> Result<Vec<QueueName>> {
+    pub(crate) async fn list(
+        &self,
+        operation: &'static str,
+        shard: Shard,
+        prefix: &str,
+    ) -> Result<Vec<QueueName>> {
         let mut names: Vec<QueueName> = Vec::new();
         loop {
             let from = names.last().map_or_else(|| format!("[{prefix}"), |last| format!("({last}"));
@@ -302,35 +338,6 @@ impl Link {
         if !known {
             self.change(|directory| numbers.iter().for_each(|(number, name)| directory.learn(*number, name)));
         }
-    }
-
-    /// The rows of these jobs; none for those that are not there.
-    pub(crate) async fn rows(
-        &self,
-        operation: &'static str,
-        jobs: &[(QueueName, JobId)],
-    ) -> Result<Vec<Option<Row>>> {
-        type Fields = Vec<HashMap<String, Vec<u8>>>;
-        let groups =
-            grouped(jobs.iter().enumerate().map(|(place, (queue, _))| (self.layout.shard(queue), place)));
-        let read = groups.into_values().map(|places| async move {
-            let mut rows = Vec::with_capacity(places.len());
-            for chunk in places.chunks(ROWS) {
-                let mut pipeline = redis::pipe();
-                for (queue, job) in chunk.iter().map(|place| &jobs[*place]) {
-                    pipeline.hgetall(format!("{}:{}", self.layout.queue(queue), id::text(*job)));
-                }
-                let fields = self.send_all::<Fields>(operation, Effect::Read, &pipeline).await?;
-                rows.extend(chunk.iter().copied().zip(fields));
-            }
-            Ok(rows)
-        });
-        let mut rows: Vec<Option<Row>> = std::iter::repeat_with(|| None).take(jobs.len()).collect();
-        for (place, fields) in join_all(read).await.into_iter().collect::<Result<Vec<_>>>()?.concat() {
-            let (queue, job) = &jobs[place];
-            rows[place] = Row::named(*job, queue.clone(), fields);
-        }
-        Ok(rows)
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold_core::{
 use crate::error::Effect;
 use crate::fan;
 use crate::keys::Shard;
-use crate::link::{Link, QUEUES_PER_SCRIPT, answered_id, answered_time, queue_name};
+use crate::link::{JOBS_PER_SCRIPT, Link, QUEUES_PER_SCRIPT, answered_id, answered_time, queue_name};
 use crate::script::scripts;
 
 /// Where among the keys, id, kind, attempts, worker, when it is available again.
@@ -28,7 +28,8 @@ pub(crate) async fn reclaim(link: &Link, limit: BatchSize) -> Result<Vec<Reclaim
     let mut reclaimed = Vec::new();
     for (shard, mut queues) in shards {
         while !queues.is_empty() && reclaimed.len() < limit.as_usize() {
-            match take(link, shard, &queues, limit.as_usize() - reclaimed.len()).await {
+            let wanted = (limit.as_usize() - reclaimed.len()).min(JOBS_PER_SCRIPT);
+            match take(link, shard, &queues, wanted).await {
                 Ok(taken) => reclaimed.extend(taken),
                 Err(error) if reclaimed.is_empty() => return Err(error),
                 Err(error) => {

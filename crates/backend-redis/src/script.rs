@@ -35,7 +35,7 @@ pub(crate) mod scripts {
     scripts! {
         enqueue: "common" "sequence" "enqueue";
         reserve: "common" "sequence" "reserve";
-        dequeue: "common" "awake" "job" "dequeue";
+        dequeue: "common" "awake" "job" "heap" "dequeue";
         settle: "when_full" "common" "job" "backoff" "settle";
         heartbeat: "when_full" "common" "job" "heartbeat";
         reclaim: "when_full" "common" "job" "backoff" "reclaim";
@@ -47,6 +47,7 @@ pub(crate) mod scripts {
         facts: "common" "job" "facts";
         active: "common" "awake" "active";
         agenda: "common" "agenda";
+        page: "common" "heap" "page";
         directory: "directory";
         stamp: "stamp";
         set_policy: "set_policy";

@@ -1,4 +1,4 @@
-//! Settle: one script for all the verdicts on jobs of a shard.
+//! Settle: the verdicts on jobs of a shard, so many in one script.
 
 use leasehold_core::{
     Archive, Delay, Fate, QueueName, Receipt, Result, RetryAfter, SettleOutcome, StoreError, Verdict, backend,
@@ -8,6 +8,7 @@ use crate::directory::Directory;
 use crate::error::Effect;
 use crate::keys::Shard;
 use crate::link::{Link, Places, TRIES, answered_time};
+use crate::portion::portions;
 use crate::script::{Call, micros, scripts};
 use crate::{fan, id};
 
@@ -15,7 +16,11 @@ pub(crate) async fn settle(link: &Link, items: &[(Receipt, Verdict)]) -> Result<
     let shards = link.by_shard(items.iter().map(|(receipt, _)| receipt.job));
     let calls = shards.into_iter().map(|(shard, places)| async move {
         let items = places.iter().map(|place| &items[*place]).collect::<Vec<_>>();
-        let outcomes = settle_shard(link, shard, &items).await?;
+        let mut outcomes = Vec::with_capacity(items.len());
+        for portion in portions(&items, |(_, verdict)| document(verdict).len()) {
+            let settled = settle_shard(link, shard, portion).await;
+            outcomes.extend(fan::next("settle", settled, !outcomes.is_empty())?);
+        }
         Ok((places, outcomes))
     });
     fan::answers("settle", SettleOutcome::LeaseLost, items.len(), calls).await
@@ -54,17 +59,28 @@ async fn settle_shard(
 
 fn item(directory: &Directory, queue: &QueueName, verdict: &Verdict, share: f64, call: &mut Call) {
     let policy = directory.policy(queue);
-    let (name, document, after) = match verdict {
-        Verdict::Done(result) => ("completed", result.as_str(), None),
-        Verdict::Retry { error, after: RetryAfter::Backoff } => ("retry", error.as_str(), None),
-        Verdict::Retry { error, after: RetryAfter::Delay(delay) } => ("retry", error.as_str(), Some(*delay)),
-        Verdict::Snooze { after } => ("snooze", "", Some(*after)),
-        Verdict::Dead { error } => ("dead_letter", error.as_str(), None),
-        Verdict::Discard { reason } => ("discarded", reason.as_str(), None),
+    let (name, after) = match verdict {
+        Verdict::Done(_) => ("completed", None),
+        Verdict::Retry { after: RetryAfter::Backoff, .. } => ("retry", None),
+        Verdict::Retry { after: RetryAfter::Delay(delay), .. } => ("retry", Some(*delay)),
+        Verdict::Snooze { after } => ("snooze", Some(*after)),
+        Verdict::Dead { .. } => ("dead_letter", None),
+        Verdict::Discard { .. } => ("discarded", None),
     };
     let after = after.map_or_else(String::new, |delay: Delay| micros(delay.get()).to_string());
-    call.arg(name).arg(document).arg(after).arg(share * policy.backoff.jitter());
+    call.arg(name).arg(document(verdict)).arg(after).arg(share * policy.backoff.jitter());
     call.arg(kept(policy.archive)).backoff(&policy.backoff);
+}
+
+/// What a verdict leaves with its job.
+fn document(verdict: &Verdict) -> &str {
+    match verdict {
+        Verdict::Done(document)
+        | Verdict::Retry { error: document, .. }
+        | Verdict::Dead { error: document }
+        | Verdict::Discard { reason: document } => document.as_str(),
+        Verdict::Snooze { .. } => "",
+    }
 }
 
 /// Which finished jobs are kept, as the scripts have it.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, RedisError};
 
+use crate::error::is_stranger;
+
 /// After so long a rest the connection is tried out before it is used.
 pub(crate) const REST: Duration = Duration::from_millis(500);
 
@@ -51,7 +53,7 @@ impl Single {
     /// # Errors
     /// It does not answer. Nothing was sent.
     pub(crate) async fn connection(&self) -> Result<(ConnectionManager, u64), RedisError> {
-        let (mut connection, generation, used) = {
+        let (mut connection, mut generation, used) = {
             let state = self.state();
             (state.connection.clone(), state.generation, state.used)
         };
@@ -63,6 +65,11 @@ impl Single {
             match redis::cmd("PING").query_async::<()>(&mut connection).await {
                 Err(error) if error.is_io_error() && trial < TRIALS => trial += 1,
                 Err(error) if error.is_io_error() => return Err(not_sent(&error)),
+                // The driver does not connect again by itself where a server did not let it in.
+                Err(error) if is_shut_out(&error) && trial < TRIALS => {
+                    trial += 1;
+                    (connection, generation) = self.give_up(&mut self.state(), generation)?;
+                }
                 // Whatever it says to that, it is there.
                 _ => return Ok((connection, generation)),
             }
@@ -76,12 +83,11 @@ impl Single {
             return;
         }
         match answer {
-            Err(error) if error.is_io_error() => state.used = None,
+            Err(error) if error.is_io_error() || is_shut_out(error) => state.used = None,
             // The server is a replica now. Where its address leads to the new master, another connection finds that.
             Err(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN")) => {
-                match ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) {
-                    Ok(connection) => {
-                        *state = State { connection, generation: generation + 1, used: None };
+                match self.give_up(&mut state, generation) {
+                    Ok(_) => {
                         tracing::warn!(%error, "the server takes no writes: its connection is given up");
                     }
                     Err(failed) => tracing::error!(error = %failed, "no other connection could be made"),
@@ -90,9 +96,24 @@ impl Single {
             _ => state.used = Some(Instant::now()),
         }
     }
+
+    /// Puts another connection into the place of this one, if it is still there. It is made when it is used.
+    fn give_up(&self, state: &mut State, generation: u64) -> Result<(ConnectionManager, u64), RedisError> {
+        if state.generation == generation {
+            let connection =
+                ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone())?;
+            *state = State { connection, generation: generation + 1, used: None };
+        }
+        Ok((state.connection.clone(), state.generation))
+    }
+}
+
+/// Whether the server did not let the driver in.
+fn is_shut_out(error: &RedisError) -> bool {
+    is_stranger(error) || error.code() == Some("LOADING")
 }
 
 /// The same error, as one that is sure to have done nothing.
-fn not_sent(error: &RedisError) -> RedisError {
+pub(crate) fn not_sent(error: &RedisError) -> RedisError {
     RedisError::from((ErrorKind::ClusterConnectionNotFound, "the server does not answer", error.to_string()))
 }

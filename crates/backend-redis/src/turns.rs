@@ -6,11 +6,13 @@ use std::sync::{Mutex, PoisonError};
 
 use leasehold_core::{Dequeue, Job, QueueName, QueuePrefix, Result};
 
-use crate::dequeue::{Answer, Claim, From, Leased, Manner, OnePolicy, Walk, jobs};
+use crate::dequeue::{
+    Answer, Claim, FRUITLESS, FULL, From, LOOKED, Leased, Leases, Manner, OnePolicy, Walk, jobs,
+};
 use crate::error::Effect;
 use crate::fan;
 use crate::keys::Shard;
-use crate::link::{Link, QUEUES_PER_SCRIPT, grouped, queue_name};
+use crate::link::{JOBS_PER_SCRIPT, Link, QUEUES_PER_SCRIPT, grouped, queue_name};
 use crate::script::scripts;
 
 /// How many prefixes are remembered. More are hardly ever in use at once; those forgotten start again.
@@ -38,56 +40,69 @@ impl Turns {
     }
 }
 
-/// One job of each queue, then a second of each, and so on, from where the last call stopped.
+/// One job of each queue, then a second of each, and so on, from where the last call stopped; in as many steps as it takes, each of
+/// which goes on where the one before has stopped.
 pub(crate) async fn in_turns(
     link: &Link,
     turns: &Turns,
     request: &Dequeue,
     prefix: &QueuePrefix,
 ) -> Result<Vec<Job>> {
-    let last = turns.last(prefix);
-    let jobs = if link.layout.count() == 1 {
-        on_one_shard(link, request, prefix, last).await?
-    } else {
-        over_shards(link, request, prefix, last).await?
-    };
-    turns.served(prefix, &jobs);
-    Ok(jobs)
+    let (limit, mut last) = (request.limit.as_usize(), turns.last(prefix));
+    let (mut leased, mut fruitless) = (Leases::default(), 0);
+    while leased.count < limit && fruitless < FRUITLESS {
+        let wanted = limit - leased.count;
+        let step = if link.layout.count() == 1 {
+            on_one_shard(link, request, (prefix, last.as_ref()), wanted.min(JOBS_PER_SCRIPT)).await
+        } else {
+            over_shards(link, request, (prefix, last.as_ref()), wanted.min(LOOKED)).await
+        };
+        let Some(step) = leased.or_what_is_held(step)? else { break };
+        turns.served(prefix, &step.jobs);
+        last = step.jobs.last().map(|job| job.queue.clone()).or(last);
+        fruitless = if step.count == 0 { fruitless + 1 } else { 0 };
+        if leased.add(step) {
+            break;
+        }
+    }
+    Ok(leased.jobs)
 }
 
 /// Where there is one shard, a script leases as it walks.
 async fn on_one_shard(
     link: &Link,
     request: &Dequeue,
-    prefix: &QueuePrefix,
-    last: Option<QueueName>,
-) -> Result<Vec<Job>> {
-    let (mut walk, mut leased) = (Walk::after(prefix, last.as_ref()), Vec::new());
+    (prefix, last): (&QueuePrefix, Option<&QueueName>),
+    limit: usize,
+) -> Result<Leases> {
+    let (mut walk, mut leased) = (Walk::after(prefix, last), Leases::default());
     let one = OnePolicy::new(prefix);
     while link.known(|directory| directory.policy_of_all(prefix)).is_some() {
-        let begins = leased.is_empty() && walk.is_at_start();
+        let begins = leased.count == 0 && walk.is_at_start();
         // Only a call that sees all the queues can go on with second rounds.
         let manner = Manner::Turns { rounds: if begins { u32::MAX } else { 1 } };
-        let limit = request.limit.as_usize() - leased.len();
-        let claim = Claim { request, manner, from: From::Active(walk.clone(), &one), limit };
-        let (found, all, part, cursor): Answer<Leased> = claim.call(link, Shard::FIRST).await?;
+        let claim =
+            Claim { request, manner, from: From::Active(walk.clone(), &one), limit: limit - leased.count };
+        let answer = claim.call::<Answer<Leased>>(link, Shard::FIRST).await;
+        let Some((found, all, part, cursor)) = leased.or_what_is_held(answer)? else { return Ok(leased) };
         if one.is_gone() {
             break;
         }
-        leased.extend(jobs(found)?);
-        if leased.len() >= request.limit.as_usize() || (all && begins) {
+        leased.add(Leases { count: found.len(), jobs: jobs(found)?, are_all: all && begins && part != FULL });
+        if leased.are_all || part == FULL {
             return Ok(leased);
         }
         if all {
-            let queues = leased.iter().map(|job: &Job| job.queue.clone()).collect();
-            return rounds(link, request, queues, leased).await;
+            let queues = leased.jobs.iter().map(|job: &Job| job.queue.clone()).collect();
+            return rounds(link, request, queues, (leased, limit)).await;
         }
         walk.go_on(part, cursor);
     }
     // The queues have several policies.
-    let mut queues = active(link, Shard::FIRST, prefix).await?;
-    rotate(&mut queues, last.as_ref());
-    rounds(link, request, queues, leased).await
+    let queues = active(link, Shard::FIRST, prefix).await;
+    let Some(mut queues) = leased.or_what_is_held(queues)? else { return Ok(leased) };
+    rotate(&mut queues, last);
+    rounds(link, request, queues, (leased, limit)).await
 }
 
 /// One round after another over these queues, in chunks.
@@ -95,26 +110,27 @@ async fn rounds(
     link: &Link,
     request: &Dequeue,
     mut queues: Vec<QueueName>,
-    mut leased: Vec<Job>,
-) -> Result<Vec<Job>> {
-    let limit = request.limit.as_usize();
-    while leased.len() < limit && !queues.is_empty() {
+    (mut leased, limit): (Leases, usize),
+) -> Result<Leases> {
+    while leased.count < limit && !queues.is_empty() {
         let rounds = if queues.len() <= QUEUES_PER_SCRIPT { u32::MAX } else { 1 };
         let mut again = Vec::new();
         for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
-            if leased.len() == limit {
-                break;
+            let claim = Claim::named(request, Manner::Turns { rounds }, chunk.iter(), limit - leased.count);
+            let answer = claim.call::<Answer<Leased>>(link, Shard::FIRST).await;
+            let Some((found, _, part, _)) = leased.or_what_is_held(answer)? else { return Ok(leased) };
+            again.extend(found.iter().filter_map(|(queue, ..)| queue_name(queue.clone())));
+            leased.add(Leases { count: found.len(), jobs: jobs(found)?, are_all: false });
+            if part == FULL {
+                return Ok(leased);
             }
-            let claim = Claim::named(request, Manner::Turns { rounds }, chunk.iter(), limit - leased.len());
-            let jobs = claim.lease(link, Shard::FIRST).await?;
-            again.extend(jobs.iter().map(|job| job.queue.clone()));
-            leased.extend(jobs);
         }
         if rounds > 1 {
             break;
         }
         queues = again;
     }
+    leased.are_all = true;
     Ok(leased)
 }
 
@@ -123,30 +139,37 @@ async fn rounds(
 async fn over_shards(
     link: &Link,
     request: &Dequeue,
-    prefix: &QueuePrefix,
-    last: Option<QueueName>,
-) -> Result<Vec<Job>> {
-    let last = last.as_ref();
-    let looks = link.layout.shards().map(|shard| look(link, request, shard, (prefix, last)));
+    (prefix, last): (&QueuePrefix, Option<&QueueName>),
+    limit: usize,
+) -> Result<Leases> {
+    let looks = link.layout.shards().map(|shard| look(link, request, shard, (prefix, last), limit));
     let mut offers = fan::some(looks).await?;
     offers.sort_unstable_by(|(a, _), (b, _)| (Some(a) <= last, a).cmp(&(Some(b) <= last, b)));
-    let (order, shares) = deal(&offers, request.limit.as_usize());
+    let (order, shares) = deal(&offers, limit);
+    let are_all = order.len() < limit;
     let shards = grouped(shares.iter().map(|(queue, share)| (link.layout.shard(queue), (*queue, *share))));
     let leases = shards.into_iter().map(|(shard, queues)| async move {
-        let mut leased = Vec::new();
+        let mut leased = Leases::default();
         for chunk in queues.chunks(QUEUES_PER_SCRIPT) {
             let limit = chunk.iter().map(|(_, share)| share).sum();
             let from = From::Named(chunk.iter().map(|(queue, share)| (*queue, Some(*share))).collect());
             let claim = Claim { request, manner: Manner::Turns { rounds: u32::MAX }, from, limit };
-            leased.extend(claim.lease(link, shard).await?);
+            let Some(some) = leased.or_what_is_held(claim.lease(link, shard).await)? else { break };
+            leased.add(some);
         }
-        Ok(leased)
+        Ok(vec![leased])
     });
     let mut by_queue: HashMap<QueueName, VecDeque<Job>> = HashMap::new();
-    for job in fan::some(leases).await? {
-        by_queue.entry(job.queue.clone()).or_default().push_back(job);
+    let mut count = 0;
+    for leased in fan::some(leases).await? {
+        count += leased.count;
+        for job in leased.jobs {
+            by_queue.entry(job.queue.clone()).or_default().push_back(job);
+        }
     }
-    Ok(order.into_iter().filter_map(|queue| by_queue.get_mut(queue)?.pop_front()).collect())
+    let are_all = are_all && count == order.len();
+    let jobs = order.into_iter().filter_map(|queue| by_queue.get_mut(queue)?.pop_front()).collect();
+    Ok(Leases { jobs, count, are_all })
 }
 
 /// What the queues of one shard have to give: the first ones after `last`, enough for the request.
@@ -155,8 +178,9 @@ async fn look(
     request: &Dequeue,
     shard: Shard,
     (prefix, last): (&QueuePrefix, Option<&QueueName>),
+    limit: usize,
 ) -> Result<Vec<(QueueName, usize)>> {
-    let (limit, manner) = (request.limit.as_usize(), Manner::Look);
+    let manner = Manner::Look;
     let mut offers = Vec::new();
     let mut offered = |found: Vec<(String, usize)>| {
         offers.extend(found.into_iter().filter_map(|(name, count)| Some((queue_name(name)?, count))));
@@ -172,7 +196,7 @@ async fn look(
         if one.is_gone() {
             break;
         }
-        if all || count >= limit {
+        if all || count >= limit || part == FULL {
             return Ok(once_each(offers));
         }
         walk.go_on(part, cursor);

@@ -10,9 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError};
 
+use crate::cluster::{self, Cluster};
 use crate::error::{Effect, is_refusal};
 use crate::single::Single;
 
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub(crate) enum Wire {
     Single(Arc<Single>),
-    Cluster(ClusterConnection),
+    Cluster(Arc<Cluster>),
 }
 
 impl Wire {
@@ -41,8 +41,9 @@ impl Wire {
                 single.judge(generation, &answer);
                 answer
             }
-            Self::Cluster(connection) => {
-                patiently(effect, || async { command.query_async(&mut connection.clone()).await }).await
+            Self::Cluster(cluster) => {
+                let send = || async { command.query_async(&mut cluster.connection()).await };
+                with_key(cluster, effect, cluster::key(command), patiently(effect, send)).await
             }
         }
     }
@@ -60,11 +61,29 @@ impl Wire {
                 single.judge(generation, &answer);
                 answer
             }
-            Self::Cluster(connection) => {
-                patiently(effect, || async { pipeline.query_async(&mut connection.clone()).await }).await
+            Self::Cluster(cluster) => {
+                let key = pipeline.cmd_iter().next().and_then(cluster::key);
+                let send = || async { pipeline.query_async(&mut cluster.connection()).await };
+                with_key(cluster, effect, key, patiently(effect, send)).await
             }
         }
     }
+}
+
+/// Sends something to the master that has this key, once it is sure that a write gets there.
+async fn with_key<T>(
+    cluster: &Cluster,
+    effect: Effect,
+    key: Option<&[u8]>,
+    send: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let Some(key) = key else { return send.await };
+    if effect == Effect::Write {
+        cluster.try_out(key).await?;
+    }
+    let answer = send.await;
+    cluster.judge(key, &answer);
+    answer
 }
 
 async fn patiently<T, F: Future<Output = Result<T, RedisError>>>(

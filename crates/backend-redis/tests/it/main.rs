@@ -4,6 +4,8 @@
 mod chaos;
 mod cluster;
 mod connections;
+mod large;
+mod lists;
 mod many_queues;
 mod numbers;
 mod refusals;

@@ -5,10 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Dequeue, JobId, NewJob, Queues, SettleOutcome, Store, Verdict};
+use leasehold_core::{
+    Dequeue, Job, JobId, NewJob, Queues, Receipt, ReceiptStatus, SettleOutcome, Store, Verdict,
+};
 use leasehold_redis::RedisStore;
 use leasehold_servers::{Redis, RedisCluster, RedisVersion};
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue};
+
+use crate::cluster::PATIENT_NODES;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const QUEUES: usize = 40;
@@ -44,7 +49,7 @@ async fn slots_of_several_shards_are_moved() {
 }
 
 async fn moved_under_load(version: RedisVersion, shards: u32) {
-    let cluster = RedisCluster::start(version, 0, &[]).unwrap();
+    let cluster = RedisCluster::start(version, 0, &PATIENT_NODES).unwrap();
     let builder = RedisStore::builder().shards(shards).unwrap();
     let before = builder.clone().connect(&cluster.url()).await.unwrap();
     let mut accepted = enqueue(&before, 0, 400).await;
@@ -118,16 +123,50 @@ async fn work(store: RedisStore, queues: Queues, is_all: Arc<AtomicBool>) -> Vec
         if jobs.is_empty() && was_all {
             return settled;
         }
-        let items: Vec<_> = jobs.iter().map(|job| (job.receipt(), Verdict::done())).collect();
-        let outcomes = patiently!(store.settle(&items));
-        let done =
-            items.iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, SettleOutcome::Settled(_)));
-        settled.extend(done.map(|((receipt, _), _)| receipt.job));
+        let receipts = jobs.iter().map(Job::receipt).collect();
+        settled.extend(complete(&store, receipts).await);
     }
 }
 
+/// Settles these jobs, as a worker does. If the shards of one batch do not all answer, nobody knows what became of it: the
+/// receipts tell, and what is held still is settled again.
+async fn complete(store: &RedisStore, mut held: Vec<Receipt>) -> Vec<JobId> {
+    let (mut settled, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    while !held.is_empty() {
+        assert!(Instant::now() < deadline, "{held:?} are still held after {PATIENCE:?}");
+        let items: Vec<_> = held.iter().map(|receipt| (*receipt, Verdict::done())).collect();
+        match store.settle(&items).await {
+            Ok(outcomes) => {
+                let done = outcomes.iter().map(|outcome| matches!(outcome, SettleOutcome::Settled(_)));
+                settled
+                    .extend(held.drain(..).zip(done).filter_map(|(receipt, done)| done.then_some(receipt)));
+            }
+            Err(error) => {
+                assert!(error.is_retryable() || error.is_unknown(), "{error:?}");
+                let told = patiently!(store.receipts(&held));
+                let is = |status: &ReceiptStatus| matches!(status, ReceiptStatus::Finished { .. });
+                let done = held.iter().zip(&told).filter(|(_, status)| is(status));
+                settled.extend(done.map(|(receipt, _)| *receipt));
+                let mut told = told.iter();
+                held.retain(|_| {
+                    told.next().is_some_and(|status| matches!(status, ReceiptStatus::Held { .. }))
+                });
+            }
+        }
+    }
+    settled.into_iter().map(|receipt| receipt.job).collect()
+}
+
 async fn connection(node: &Redis) -> MultiplexedConnection {
-    redis::Client::open(node.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+    // The driver's own patience, half a second, is not enough for a busy machine.
+    let patient = AsyncConnectionConfig::new()
+        .set_response_timeout(Some(PATIENCE))
+        .set_connection_timeout(Some(PATIENCE));
+    redis::Client::open(node.url())
+        .unwrap()
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await
+        .unwrap()
 }
 
 /// Moves the slot of a tag to the next master, key by key, in any order.
@@ -147,15 +186,15 @@ async fn move_slot(cluster: &RedisCluster, tag: &str) {
     loop {
         let mut list = redis::cmd("CLUSTER");
         list.arg("GETKEYSINSLOT").arg(slot).arg(100_000);
-        let mut keys: Vec<String> = list.query_async(&mut nodes[from].2).await.unwrap();
+        let mut keys: Vec<String> = answered(&mut nodes[from].2, &list).await;
         if keys.is_empty() {
             break;
         }
         fastrand::shuffle(&mut keys);
         for key in keys {
             let mut migrate = redis::cmd("MIGRATE");
-            migrate.arg("127.0.0.1").arg(port).arg(&key).arg(0).arg(5000);
-            let moved: String = migrate.query_async(&mut nodes[from].2).await.unwrap();
+            migrate.arg("127.0.0.1").arg(port).arg(&key).arg(0).arg(60_000);
+            let moved: String = answered(&mut nodes[from].2, &migrate).await;
             assert!(moved == "OK" || moved == "NOKEY", "{key}: {moved}");
         }
     }
@@ -168,8 +207,20 @@ async fn move_slot(cluster: &RedisCluster, tag: &str) {
 async fn set_slot(conn: &mut MultiplexedConnection, slot: u16, words: &[&str]) {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SETSLOT").arg(slot).arg(words);
-    let answer: String = command.query_async(conn).await.unwrap();
-    assert_eq!(answer, "OK");
+    assert_eq!(answered::<String>(conn, &command).await, "OK");
+}
+
+/// What a node says, once it is not cut off from the others: on a busy machine it may take itself to be for a moment.
+async fn answered<T: FromRedisValue>(conn: &mut MultiplexedConnection, command: &Cmd) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match command.query_async(conn).await {
+            Err(error) if error.code() == Some("CLUSTERDOWN") && Instant::now() < deadline => {
+                tokio::task::yield_now().await;
+            }
+            answer => return answer.unwrap(),
+        }
+    }
 }
 
 /// The place of the master that has a slot.

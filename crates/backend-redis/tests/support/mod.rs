@@ -61,7 +61,11 @@ impl Database {
 }
 
 async fn connection(node: &str) -> Result<MultiplexedConnection, BoxError> {
-    Ok(redis::Client::open(node)?.get_multiplexed_async_connection().await?)
+    // The driver's own patience, half a second, is not enough for a busy machine.
+    let patience = Some(Duration::from_secs(30));
+    let config = redis::AsyncConnectionConfig::new();
+    let config = config.set_response_timeout(patience).set_connection_timeout(patience);
+    Ok(redis::Client::open(node)?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 #[async_trait]
