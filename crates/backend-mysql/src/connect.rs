@@ -56,6 +56,10 @@ impl Connector {
     pub(crate) fn parse(url: &str) -> Result<Self, Invalid> {
         let rest = url.strip_prefix("mysql://").or_else(|| url.strip_prefix("mariadb://"));
         let rest = rest.ok_or_else(|| malformed("a URL that begins with mysql:// or mariadb://"))?;
+        if rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@')) {
+            // Part of a password that is not percent-encoded would become the name of the host or the database, and be shown.
+            return Err(malformed("a URL with / ? # and @ percent-encoded in its password"));
+        }
         let (rest, ca) = without_ca(rest)?;
         let opts = Opts::from_url(&format!("mysql://{rest}"))
             .map_err(|_| malformed("mysql://user:password@host:port/database with known parameters"))?;
@@ -211,6 +215,9 @@ mod tests {
             "mysql://ada:secret@db",
             "mysql://ada:secret@db/jobs?nonsense=1",
             "mysql://ada:secret@db/jobs?require_ssl=perhaps",
+            "mysql://ada:1/secret@db/jobs",
+            "mysql://ada:1?secret@db/jobs",
+            "mysql://ada:1#secret@db/jobs",
         ] {
             let error = Connector::parse(url).unwrap_err();
             assert_eq!(error.field, "url", "{url}");

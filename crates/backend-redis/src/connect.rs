@@ -53,10 +53,6 @@ impl Address {
         authority: Option<Vec<u8>>,
         [connect_timeout, response_timeout]: [Duration; 2],
     ) -> Result<Self, Invalid> {
-        if url.contains("rediss:") {
-            // Whoever has installed another one before is welcome to it.
-            drop(rustls::crypto::ring::default_provider().install_default());
-        }
         let is_pem = |pem: &Vec<u8>| pem.windows(CERTIFICATE.len()).any(|bytes| bytes == CERTIFICATE);
         if !authority.as_ref().is_none_or(is_pem) {
             return Err(Invalid::new(
@@ -69,8 +65,15 @@ impl Address {
         for url in url.split(',') {
             let expected =
                 "redis[s]://[user:password@]host[:port][/database], or several with commas between";
-            let malformed = |_| Invalid::new("url", Problem::Malformed { expected });
-            let info = url.into_connection_info().map_err(malformed)?;
+            let malformed = || Invalid::new("url", Problem::Malformed { expected });
+            if !is_clear(url) {
+                return Err(malformed());
+            }
+            let info = url.into_connection_info().map_err(|_| malformed())?;
+            if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+                // Whoever has installed another one before is welcome to it.
+                drop(rustls::crypto::ring::default_provider().install_default());
+            }
             address.clients.push(address.client(info).map_err(|error| address.unusable(&error))?);
         }
         Ok(address)
@@ -204,6 +207,15 @@ impl Address {
     }
 }
 
+/// Whether no `@` stands behind the host. If a password holds a bare `/`, `?` or `#`, what stands before that would be taken for the
+/// host, and be shown.
+fn is_clear(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    // A socket's user and password are parameters.
+    authority.starts_with('/')
+        || authority.split_once(['/', '?', '#']).is_none_or(|(_, rest)| !rest.contains('@'))
+}
+
 /// The address in one line of `CLUSTER NODES`, if the node is up: `id host:port@bus,name flags …`.
 fn node(line: &str) -> Option<(String, u16)> {
     let mut words = line.split(' ');
@@ -286,8 +298,28 @@ mod tests {
     fn what_is_no_url_is_refused() {
         let times = [Duration::from_secs(1); 2];
         assert!(Address::new("redis://a,redis://b:7000", None, times).is_ok());
-        for bad in ["", "http://a", "redis://a,", "redis://a:port"] {
-            assert_eq!(Address::new(bad, None, times).unwrap_err().field, "url", "{bad}");
+        for bad in [
+            "",
+            "http://a",
+            "redis://a,",
+            "redis://a:port",
+            "redis://ada:1/s3cret@a",
+            "redis://ada:1?s3cret@a",
+            "valkeys://ada:1#s3cret@a",
+            "redis://b,redis://ada:s3,cret@a",
+        ] {
+            let error = Address::new(bad, None, times).unwrap_err();
+            assert_eq!(error.field, "url", "{bad}");
+            assert!(!format!("{error} {error:?}").contains("cret"), "{error:?}");
+        }
+        for good in [
+            "VALKEYS://ada:s3cret@a",
+            "redis+unix:///tmp/s?user=ada&pass=s3@cret",
+            "rediss://ada:s3%40cret@a#insecure",
+        ] {
+            let address = Address::new(good, None, times).unwrap();
+            let shown = format!("{address:?} {address:#?}");
+            assert!(!shown.contains("cret") && shown.contains("ada"), "{shown}");
         }
         let authority = Some(b"no certificate".to_vec());
         let error = Address::new("rediss://a", authority, times).unwrap_err();

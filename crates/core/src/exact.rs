@@ -82,7 +82,7 @@ fn is_a_shortest_form(number: &str, float: f64) -> bool {
 struct Decimal {
     negative: bool,
     digits: String,
-    exponent: i64,
+    exponent: i128,
 }
 
 impl Decimal {
@@ -95,8 +95,10 @@ impl Decimal {
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let digits = format!("{whole}{fraction}");
         let significant = digits.trim_end_matches('0');
-        let dropped = (digits.len() - significant.len()) as i64;
-        let exponent = exponent.parse::<i64>().unwrap_or(i64::MAX / 2) - fraction.len() as i64 + dropped;
+        let dropped = (digits.len() - significant.len()) as i128;
+        let exponent =
+            exponent.parse().unwrap_or(if exponent.starts_with('-') { i64::MIN } else { i64::MAX });
+        let exponent = i128::from(exponent) - fraction.len() as i128 + dropped;
         let digits = significant.trim_start_matches('0').to_owned();
         if digits.is_empty() {
             return Self { negative: false, digits, exponent: 0 };

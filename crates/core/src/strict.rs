@@ -1,17 +1,52 @@
-//! Encoding to JSON that refuses infinities and NaN, which `serde_json` would turn into `null` in silence.
+//! Encoding to JSON that refuses infinities and NaN, which `serde_json` would turn into `null` in silence, and parses raw text, which
+//! `serde_json` would write as it is.
+
+use std::io;
 
 use serde::ser::{self, Serialize};
 use serde_json::error::Error;
-use serde_json::ser::Serializer;
+use serde_json::ser::{Formatter, Serializer};
 
+use crate::exact;
 use crate::invalid::Problem;
 
 /// `value` as compact JSON.
 pub(crate) fn to_string<T: Serialize + ?Sized>(value: &T) -> Result<String, Problem> {
-    let mut text = Vec::with_capacity(128);
-    let mut serializer = Serializer::new(&mut text);
-    value.serialize(Strict(&mut serializer)).map_err(problem)?;
+    let (mut text, mut refused) = (Vec::with_capacity(128), None);
+    let mut serializer = Serializer::with_formatter(&mut text, Compact { refused: &mut refused });
+    let written = value.serialize(Strict(&mut serializer));
+    written.map_err(|error| refused.unwrap_or_else(|| problem(error)))?;
     String::from_utf8(text).map_err(|error| Problem::NotJson { reason: error.to_string() })
+}
+
+/// `text` as compact JSON.
+pub(crate) fn compact(text: &str) -> Result<String, Problem> {
+    exact::check(text)?;
+    let value: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| Problem::NotJson { reason: error.to_string() })?;
+    Ok(value.to_string())
+}
+
+/// Writes nothing between the tokens, also within a `RawValue`.
+struct Compact<'a> {
+    /// What is wrong with a `RawValue`.
+    refused: &'a mut Option<Problem>,
+}
+
+impl Formatter for Compact<'_> {
+    fn write_raw_fragment<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        match compact(fragment) {
+            Ok(text) => writer.write_all(text.as_bytes()),
+            Err(problem) => {
+                *self.refused = Some(problem);
+                Err(io::ErrorKind::InvalidData.into())
+            }
+        }
+    }
 }
 
 const NOT_FINITE: &str = "not a finite number: ";

@@ -12,13 +12,23 @@ const SCHEMES: &[(&[&str], &str, bool)] = &[
     (&["sqlite"], "sqlite", cfg!(feature = "sqlite")),
     (&["postgres", "postgresql"], "postgres", cfg!(feature = "postgres")),
     (&["mysql", "mariadb"], "mysql", cfg!(feature = "mysql")),
-    (&["redis"], "redis", cfg!(feature = "redis")),
+    (
+        &["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix", "unix"],
+        "redis",
+        cfg!(feature = "redis"),
+    ),
 ];
 
 /// Why there is no store. Shown by `{:?}`, as by a `main` that returns it, it is the same words with all their causes.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// The text does not begin with a scheme. It is not shown: it may be a connection string with a password.
+    #[error("no scheme: a URL begins with {known}")]
+    NoScheme {
+        /// What it could begin with.
+        known: String,
+    },
     /// The URL begins with nothing that is known.
     #[error("no backend for {scheme:?}: a URL begins with {known}")]
     UnknownScheme {
@@ -71,7 +81,12 @@ fn advice(error: &StoreError) -> &'static str {
 /// | `sqlite://jobs.db`, `sqlite::memory:` | `sqlite` | a file, with SQLite built in: nothing to install |
 /// | `postgres://user@host/database` | `postgres` | Postgres 13 and newer, in the schema `leasehold` |
 /// | `mysql://user@host/database`, `mariadb://…` | `mysql` | MySQL 8.0.16 and newer, MariaDB 10.6 and newer |
-/// | `redis://user:password@host/0` | `redis` | Redis 7, with keys that begin with `{leasehold`; no transactions |
+/// | `redis://user:password@host/0`, `valkey://…` | `redis` | Redis 7 and Valkey, with keys that begin with `{leasehold`; no transactions |
+/// | `rediss://…`, `valkeys://…` | `redis` | the same, by TLS |
+/// | `redis+unix:///path?db=0&user=…&pass=…`, `valkey+unix:…`, `unix:…` | `redis` | the same, by a socket of this machine |
+///
+/// A scheme may be written in capitals, and space around the URL is ignored. No error shows more of the URL than its scheme, host, port, user
+/// and database, and the path of a file.
 ///
 /// For settings, and for transactions, make the store of the backend itself: `leasehold::postgres::PgStore`, for example. It
 /// coerces to the same `Arc<dyn Store>`.
@@ -92,13 +107,25 @@ fn advice(error: &StoreError) -> &'static str {
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(url: &str) -> Result<Arc<dyn Store>, ConnectError> {
-    let scheme = url.split(':').next().unwrap_or_default();
-    let found = SCHEMES.iter().find(|(schemes, ..)| schemes.contains(&scheme) && url.contains(':'));
-    match found {
-        None => Err(ConnectError::UnknownScheme { scheme: scheme.to_owned(), known: known() }),
-        Some((_, feature, false)) => Err(ConnectError::MissingFeature { scheme: scheme.to_owned(), feature }),
-        Some((_, feature, true)) => Ok(open(feature, url).await?),
+    let url = url.trim();
+    let scheme = scheme(url).ok_or_else(|| ConnectError::NoScheme { known: known() })?;
+    let rest = &url[scheme.len()..];
+    let scheme = scheme.to_ascii_lowercase();
+    match SCHEMES.iter().find(|(schemes, ..)| schemes.contains(&scheme.as_str())) {
+        None => Err(ConnectError::UnknownScheme { scheme, known: known() }),
+        Some((_, feature, false)) => Err(ConnectError::MissingFeature { scheme, feature }),
+        Some((_, feature, true)) => Ok(open(feature, &format!("{scheme}{rest}")).await?),
     }
+}
+
+/// What stands before `://`, or letters before a colon. Before a colon alone other characters may be a password or a host.
+fn scheme(url: &str) -> Option<&str> {
+    let (scheme, rest) = url.split_once(':')?;
+    let is_letters = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let is_url = rest.starts_with("//") && scheme.bytes().all(is_scheme);
+    let begins_well = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+    (begins_well && (is_url || is_letters(scheme))).then_some(scheme)
 }
 
 #[allow(unused_variables, reason = "without any backend there is nothing to open")]
@@ -137,48 +164,4 @@ fn known() -> String {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may")]
-mod tests {
-    use super::{ConnectError, SCHEMES, connect};
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn what_cannot_be_opened_says_what_to_do() {
-        for url in ["", "nonsense", "mongodb://x", "memory"] {
-            let error = connect(url).await.unwrap_err();
-            assert!(matches!(error, ConnectError::UnknownScheme { .. }), "{url}: {error}");
-            assert!(error.to_string().contains("`postgres:`"), "{error}");
-        }
-        for (schemes, feature, _) in SCHEMES.iter().filter(|(.., enabled)| !enabled) {
-            let error = connect(&format!("{}://x", schemes[0])).await.unwrap_err();
-            assert!(error.to_string().contains(&format!("--features {feature}")), "{error}");
-        }
-    }
-
-    /// `fn main() -> Result<(), Box<dyn Error>>` shows an error by `{:?}`.
-    #[cfg(feature = "sqlite")]
-    #[tokio::test(flavor = "current_thread")]
-    async fn what_main_shows_is_for_people() {
-        let error = connect("sqlite:///no/such/directory/jobs.db").await.unwrap_err();
-        let shown = format!("{error:?}");
-        assert!(shown.starts_with("the store cannot be opened: connect failed: "), "{shown}");
-        assert!(shown.ends_with("its directory does not exist; make that first"), "{shown}");
-    }
-
-    #[cfg(feature = "postgres")]
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_password_is_not_repeated() {
-        let error = connect("postgres://ada:secret@localhost:1/jobs").await.unwrap_err();
-        let shown = format!("{error} {error:?}");
-        assert!(!shown.contains("secret"), "{shown}");
-        assert!(shown.contains("is the server running"), "{shown}");
-    }
-
-    #[cfg(feature = "mysql")]
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_password_of_mysql_is_not_repeated() {
-        for url in ["mysql://ada:secret@localhost:1/jobs", "mariadb://ada:secret@localhost"] {
-            let error = connect(url).await.unwrap_err();
-            let shown = format!("{error} {error:?}");
-            assert!(!shown.contains("secret"), "{shown}");
-        }
-    }
-}
+mod tests;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use leasehold_core::{
-    Backoff, Facts, JobState, Json, MaxAttempts, Policies, QueueName, QueuePattern, QueuePolicy, RateLimit,
-    time,
+    Backoff, Facts, JobState, Json, MaxAttempts, Policies, Problem, QueueName, QueuePattern, QueuePolicy,
+    RateLimit, time,
 };
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -23,6 +23,15 @@ fn backoff() -> impl Strategy<Value = Backoff> {
         let seconds = Duration::from_secs;
         Backoff::new(seconds(base), jitter, seconds(a.min(b)), seconds(a.max(b))).unwrap()
     })
+}
+
+/// Small ones, and those at the edges of the integers that could hold them.
+fn exponent() -> impl Strategy<Value = String> {
+    let edge =
+        prop_oneof![3 => Just(i64::MAX as u128), 1 => Just(u64::MAX as u128), 1 => Just(i128::MAX as u128)];
+    let near = (edge, 0_u128..20, any::<bool>());
+    let near = near.prop_map(|(edge, by, is_above)| if is_above { edge + by } else { edge - by }.to_string());
+    prop_oneof![2 => near, 1 => (0_u32..400).prop_map(|small| small.to_string()), 1 => "0{0,30}[0-9]{1,60}"]
 }
 
 proptest! {
@@ -107,6 +116,25 @@ proptest! {
         // What is taken goes on from what is in the bucket.
         let taken = taken.min(limit.tokens(full_at, now));
         prop_assert!(limit.take(full_at, now, taken) <= time::later(now, fills_in), "{taken} were taken");
+    }
+
+    /// Whatever exponent stands in a number: it is kept as the number that it is, or refused.
+    #[test]
+    fn odd_exponents_are_kept_or_refused(
+        mantissa in "-?(0|[1-9][0-9]{0,20})([.][0-9]{1,20})?", sign in "[-+]", exponent in exponent(),
+    ) {
+        let number = format!("{mantissa}e{sign}{exponent}");
+        let is_zero = !mantissa.contains(|digit| matches!(digit, '1'..='9'));
+        match Json::parse(&number) {
+            Ok(json) => {
+                prop_assert_eq!(json.to::<f64>().unwrap(), number.parse::<f64>().unwrap());
+                prop_assert_eq!(Json::parse(json.as_str()).unwrap(), json);
+            }
+            Err(refused) => {
+                prop_assert!(!is_zero);
+                prop_assert_eq!(refused.problem, Problem::InexactNumber { number });
+            }
+        }
     }
 
     /// Text that is refused or kept: what is kept comes back as the same value.
