@@ -1,12 +1,15 @@
 //! Two at once, of which one enqueues or remembers in a transaction that is still open.
 
-use super::interleave::{Started, start};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{IdempotencyKey, StoreError, Verdict};
+use leasehold_core::contract::E13;
+use leasehold_core::{BatchSize, IdempotencyKey, NewJob, Redrive, Store, StoreError, Verdict};
 
+use super::interleave::{Started, start};
+use super::scene::dead_letter;
 use crate::check::checks;
-use crate::failure::{Outcome, ensure, ensure_eq};
+use crate::failure::{Outcome, Problem, ensure, ensure_eq};
 use crate::stage::{Stage, new_job, request};
 
 checks! { "interleave":
@@ -15,6 +18,7 @@ checks! { "interleave":
     two_transactions_with_one_once [T5] needs Transactions;
     a_claim_does_not_see_an_uncommitted_job [T1] needs Transactions;
     ids_of_open_transactions_are_not_given_again [E10, T1] needs Transactions;
+    rivals_for_a_key_hold_up_no_other_job [E13] needs Transactions, ConcurrentWriters;
     a_transaction_goes_by_the_time_of_each_call [C4, T9] needs Transactions;
 }
 
@@ -161,4 +165,84 @@ async fn ids_of_open_transactions_are_not_given_again(stage: Stage) -> Outcome {
         ensure!(T1, job.queue.as_str() == queue, "the job that was enqueued into {queue} is {job:?}");
     }
     Ok(())
+}
+
+/// For so long an operation may take that is to wait for nobody.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn rivals_for_a_key_hold_up_no_other_job(stage: Stage) -> Outcome {
+    // A key that no job ever had, and one whose job has just ended.
+    for (was_taken, in_transaction) in [(false, false), (true, false), (true, true)] {
+        let stage = stage.fresh().await?;
+        let keyed = |queue: &str, key: &str| new_job(queue).unique_key(key).build();
+        dead_letter(&stage, new_job("q"), "no").await?;
+        dead_letter(&stage, new_job("other").unique_key("dead"), "no").await?;
+        if was_taken {
+            let job = stage.leased(new_job("q").unique_key("k")).await?;
+            stage.settle(job.receipt(), Verdict::done()).await?;
+        }
+        let mut transaction = stage.begin().await?;
+        transaction.enqueue_in(&[keyed("q", "k")?]).await?;
+        let mut rivals = Vec::new();
+        for _ in 0..2 {
+            let (site, job) = (stage.clone(), keyed("q", "k")?);
+            rivals.push(start(async move { rival(&site, job, in_transaction).await }).await);
+        }
+        // The same handle that the rivals use, and another.
+        let own: Arc<dyn Store> = stage.store.clone();
+        for store in [own, stage.connect().await?] {
+            let batches = [
+                vec![new_job("q").build()?],
+                vec![new_job("q").build()?, new_job("q").build()?],
+                vec![new_job("other").build()?],
+                vec![keyed("other", "k")?],
+                vec![keyed("a", "k")?, keyed("z", "k")?],
+            ];
+            for jobs in batches {
+                let count = jobs.len();
+                let answers = at_once(store.enqueue(&jobs), format!("enqueue of {jobs:?}")).await?;
+                ensure_eq!(E13, "answers", answers.len(), count);
+            }
+            let redrive = Redrive::all(BatchSize::MAX);
+            at_once(store.redrive(&redrive), "redrive".to_owned()).await?;
+        }
+        let mut beside = stage.begin().await?;
+        let jobs = [new_job("q").build()?, keyed("other", "beside")?];
+        at_once(beside.enqueue_in(&jobs), "enqueue_in of another transaction".to_owned()).await?;
+        beside.commit().await?;
+        transaction.rollback().await?;
+        for rival in rivals {
+            rival.finish().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Wants the key of another transaction, until it is told of a job that has it.
+async fn rival(stage: &Stage, job: NewJob, in_transaction: bool) -> Outcome {
+    let jobs = [job];
+    for _ in 0..100 {
+        let answer = if in_transaction {
+            let mut transaction = stage.begin().await?;
+            transaction.enqueue_in(&jobs).await
+        } else {
+            stage.store.enqueue(&jobs).await
+        };
+        match answer {
+            Err(StoreError::Unavailable { .. } | StoreError::Conflict { .. }) => {}
+            answer => return Ok(drop(answer?)),
+        }
+    }
+    Ok(())
+}
+
+/// The answer of an operation. No deadline for a fast store: one that waits for the transaction waits for ever, since that does not end.
+async fn at_once<T>(operation: impl Future<Output = leasehold_core::Result<T>>, what: String) -> Outcome<T> {
+    match tokio::time::timeout(PATIENCE, operation).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Problem::Broken(
+            E13,
+            format!("{what} waits for a transaction that has taken a key which others want, too"),
+        )),
+    }
 }

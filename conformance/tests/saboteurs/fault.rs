@@ -35,6 +35,8 @@ faults! {
     BatchMissesItsOwnDuplicates,
     /// The key is looked up in one step and taken in another.
     DedupeBySelectThenInsert,
+    /// While one caller waits for the key of an open transaction, every other waits, too: the lock for the key covers what is beside it.
+    RivalsForAKeyHoldUpEveryone,
     /// A leased job does not hold its key.
     KeyFreeWhileLeased,
     /// A finished job still holds its key.
@@ -824,7 +826,8 @@ impl Fault {
     pub(crate) fn is_of_row_locks(self) -> bool {
         matches!(
             self,
-            Self::SettleWaitsForTransactions
+            Self::RivalsForAKeyHoldUpEveryone
+                | Self::SettleWaitsForTransactions
                 | Self::LockedJobSpoilsTheBatch
                 | Self::LockedJobFailsTheBatch
                 | Self::LockedJobIsLost

@@ -19,6 +19,7 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
         contract::E5,
         "race::batches_in_opposite_orders_do_not_hinder_each_other",
     ),
+    (Fault::RivalsForAKeyHoldUpEveryone, contract::E13, "interleave::rivals_for_a_key_hold_up_no_other_job"),
     (Fault::KeyFreeWhileLeased, contract::E6, "enqueue::a_key_is_taken_in_every_live_state"),
     (Fault::KeyTakenAfterTheEnd, contract::E6, "enqueue::a_key_is_free_after_every_ending"),
     (Fault::KeysIgnoreCase, contract::E7, "enqueue::keys_and_names_are_compared_byte_for_byte"),

@@ -1,3 +1,6 @@
--- The live job that has a unique key (E3).
-(SELECT CAST(? AS SIGNED), j.id FROM {prefix}job_queue j FORCE INDEX (job_queue_unique)
- WHERE j.queue_name = ? AND j.unique_key = ?)
+-- Which job has taken a unique key last, how often the key was taken, and whether that job is live, so that the key is taken (E3). Locks nothing.
+(SELECT CAST(? AS SIGNED), k.job_id, k.version, j.id IS NOT NULL
+ FROM {prefix}job_unique k FORCE INDEX (PRIMARY)
+ LEFT JOIN {prefix}job_queue j FORCE INDEX (PRIMARY)
+     ON j.id = k.job_id AND j.queue_name = k.queue_name AND j.unique_key = k.unique_key
+ WHERE k.queue_name = ? AND k.unique_key = ?)

@@ -1,4 +1,3 @@
--- The same as it is committed by now, whatever the transaction has seen before. `lease_epoch` is not in the index, so the row is locked
--- as well: verdicts that delete it skip it, and do not wait for the entry of the unique key (S14).
-SELECT j.id, j.lease_epoch FROM {prefix}job_queue j FORCE INDEX (job_queue_unique)
-WHERE j.queue_name = ? AND j.unique_key = ? LOCK IN SHARE MODE
+-- Locks the row of a unique key, and reads it as it is committed by now, whatever the transaction has seen before.
+(SELECT CAST(? AS SIGNED), k.job_id, k.version FROM {prefix}job_unique k FORCE INDEX (PRIMARY)
+ WHERE k.queue_name = ? AND k.unique_key = ? FOR UPDATE)

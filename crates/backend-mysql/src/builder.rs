@@ -14,6 +14,7 @@ use leasehold_sql::{Lender, Retirement, Subscribers, TablePrefix};
 use crate::connect::{Connector, beside};
 use crate::dequeue::Memory;
 use crate::error::{Failure, STATEMENT_LOG};
+use crate::keys::Swept;
 use crate::migrate;
 use crate::sql::Statements;
 use crate::statement::Statement;
@@ -143,6 +144,7 @@ impl MysqlStoreBuilder {
             hub: Arc::new(Subscribers::default()),
             poller: std::sync::Once::new(),
             memory: Memory::default(),
+            swept: Swept::default(),
             gatherer: Gatherer::new(FLIGHTS),
             deadlocks: AtomicU64::new(0),
             capabilities,

@@ -19,6 +19,11 @@ use crate::statement::Param;
 /// So many queues are looked at in one go.
 pub(crate) const BRANCHES: usize = 64;
 
+/// So many priorities of a queue are stepped over one by one, and then more and more in one go.
+const SINGLE: u32 = 16;
+/// So many jobs are read in one go for that at most, or as many as are wanted.
+const MOST: usize = 1024;
+
 /// Before every place: priorities are 32 bits wide.
 pub(crate) const FIRST: i64 = i64::MIN;
 
@@ -68,6 +73,17 @@ struct Walk {
     beyond: i64,
     /// How many rows to read.
     rows: usize,
+    /// How many steps it has done.
+    steps: u32,
+}
+
+impl Walk {
+    /// The next step: so many jobs are still wanted from there on.
+    fn next(&self, beyond: i64, wanted: usize) -> Self {
+        let steps = self.steps + 1;
+        let more = wanted.saturating_mul(1 << steps.saturating_sub(SINGLE).min(10)).min(MOST);
+        Self { lane: self.lane, beyond, rows: wanted.max(more), steps }
+    }
 }
 
 /// The first Ready jobs of each queue.
@@ -75,7 +91,7 @@ pub(crate) async fn find(session: &mut Session<'_>, wants: &[Want]) -> Result<Fo
     let mut found = Found { lanes: vec![Vec::new(); wants.len()], ..Found::default() };
     let all = wants.iter().enumerate().filter(|(_, want)| want.count > 0);
     let mut walks: Vec<Walk> =
-        all.map(|(lane, want)| Walk { lane, beyond: FIRST, rows: want.count }).collect();
+        all.map(|(lane, want)| Walk { lane, beyond: FIRST, rows: want.count, steps: 0 }).collect();
     while !walks.is_empty() {
         let mut next = Vec::new();
         for some in walks.chunks(BRANCHES) {
@@ -157,9 +173,9 @@ fn step(wants: &[Want], walks: &[Walk], heads: Vec<Head>, found: &mut Found) -> 
         if is_ready {
             // There may be more at this place: those that are known come again.
             let known = lane.iter().rev().take_while(|job| job.place == place).count();
-            next.push(Walk { lane: walk.lane, beyond: place - 1, rows: known + left });
+            next.push(walk.next(place - 1, known + left));
         } else {
-            next.push(Walk { lane: walk.lane, beyond: place, rows: left });
+            next.push(walk.next(place, left));
         }
     }
     next

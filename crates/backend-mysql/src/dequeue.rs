@@ -9,17 +9,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::Text;
 use leasehold_core::{
     Dequeue, EffectivePolicy, Job, Lease, LeaseFor, QueueName, QueueOrder, QueuePrefix, Queues, time,
 };
-use leasehold_sql::{Rules, Stored, Turns, after, beyond, readable};
+use leasehold_sql::{Rules, Turns, after, beyond, readable};
 
 use crate::candidates::{Candidate, Want, find};
 use crate::endings::as_locked;
 use crate::error::Failure;
 use crate::limits::{self, Limited};
 use crate::policy::rules;
+use crate::prefixes::Visits;
 use crate::row::{JobRow, JobSql};
 use crate::session::Session;
 
@@ -190,11 +190,12 @@ async fn dequeue_in_turns(
     let (now, mut rules) = rules(session).await?;
     let last = memory.turns.last(prefix);
     let middle = last.map_or_else(|| prefix.as_str().to_owned(), |last| after(last.as_str()));
+    let visits = Visits::new(session, prefix, now).await?;
     let spans = [(middle.clone(), beyond(prefix.as_str())), (prefix.as_str().to_owned(), middle)];
     let mut limited = Limited::default();
     let mut claim = Claim::new(request, now);
     for _ in 0..LOOKS {
-        let lanes = lanes_in(session, &mut rules, &mut limited, &spans, &claim).await?;
+        let lanes = lanes_in(session, &mut rules, &mut limited, &visits, &spans, &claim).await?;
         if claim.lock_or_pass(session, &by_rounds(lanes)).await? == Passed::None {
             break;
         }
@@ -211,6 +212,7 @@ async fn lanes_in(
     session: &mut Session<'_>,
     rules: &mut Rules,
     limited: &mut Limited,
+    visits: &Visits,
     spans: &[(String, String)],
     claim: &Claim<'_>,
 ) -> Result<Vec<Vec<Candidate>>, Failure> {
@@ -220,11 +222,10 @@ async fn lanes_in(
         let mut from = from.clone();
         while lanes.len() < limit {
             let page = limit - lanes.len() + SPARE_QUEUES;
-            let found = names(session, &from, to, page).await?;
-            let is_last = found.len() < page;
+            let (found, is_last) = visits.page(session, &from, to, page).await?;
             let next = found.last().map(|name| after(name));
             let names: Vec<QueueName> =
-                found.iter().filter_map(|name| QueueName::new(&**name).ok()).collect();
+                found.iter().filter_map(|name| QueueName::new(name.as_str()).ok()).collect();
             let more = lanes_of(session, rules, limited, &names, claim).await?;
             lanes.extend(more.into_iter().filter(|lane| !lane.is_empty()));
             // A name that cannot be read may sort after what it is marked as: never go back.
@@ -238,13 +239,6 @@ async fn lanes_in(
     Ok(lanes)
 }
 
-/// Names of queues with live jobs, from one on and before another.
-async fn names(session: &mut Session<'_>, from: &str, to: &str, page: usize) -> Result<Vec<Stored>, Failure> {
-    let sql = session.sql;
-    let params = vec![from.into(), to.into(), page.into()];
-    session.rows::<Text, _>(&sql.queues, params).await
-}
-
 /// What each of these queues has to give, besides what the claim has tried to lock already.
 async fn lanes_of(
     session: &mut Session<'_>,
@@ -253,7 +247,7 @@ async fn lanes_of(
     names: &[QueueName],
     claim: &Claim<'_>,
 ) -> Result<Vec<Vec<Candidate>>, Failure> {
-    limited.add(session, rules, names).await?;
+    limited.add(session, rules, &claim.request.queues, names).await?;
     let (limit, tried, locked) = (claim.request.limit.as_usize(), claim.places.len(), claim.queues());
     let mut wants = Vec::with_capacity(names.len());
     let mut mosts = Vec::with_capacity(names.len());

@@ -1,74 +1,83 @@
 //! Accepting jobs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::BigInt;
 use leasehold_core::{Enqueued, JobId, MaxAttempts, NewJob, Schedule};
 use leasehold_sql::{Rules, headers_json, micros};
 
 use crate::error::Failure;
+use crate::keys::{self, Key, key};
 use crate::packet::job_bytes;
 use crate::policy::rules;
 use crate::session::Session;
 use crate::sql::Rows;
 use crate::statement::Param;
 
-/// How often a statement that lost a race for a unique key is tried again.
-const RACES: u32 = 100;
 /// So many bytes of jobs are sent in one statement, if a packet has room for them.
 const BYTES: usize = 4 << 20;
-/// So many names are there to be locked for unique keys.
-const NAMES: u64 = 16;
-/// So many unique keys are looked up in one go.
-const KEYS: usize = 64;
-
-/// Accepts jobs, as a whole (E1).
+/// Accepts jobs without unique keys, or jobs in a user's transaction, as a whole (E1).
 pub(crate) async fn enqueue(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
     session.packet.check_jobs(jobs)?;
-    session.take_names(&names(jobs)).await?;
     if let [job] = jobs
-        && (!session.is_users() || is_complete(job))
+        && key(job).is_none()
+        && (!session.is_users() || job.max_attempts().is_some())
     {
-        match enqueue_one(session, job).await {
-            Err(Failure::Taken(_)) => {}
-            done => return done,
-        }
+        // Nothing has to be read before. At REPEATABLE READ the INSERT would lock the policies that it reads itself, and `pause` would wait for the
+        // user's commit.
+        return Ok(vec![enqueue_one(session, job).await?]);
     }
     enqueue_all(session, jobs).await
 }
 
-/// Whether nothing has to be read for a job before a user's transaction inserts it. At REPEATABLE READ the INSERT would lock the policies that
-/// it reads itself, and `pause` would wait for the user's commit.
-fn is_complete(job: &NewJob) -> bool {
-    job.unique_key().is_none() && job.max_attempts().is_some()
-}
-
-/// Names to be locked before jobs with unique keys are inserted. InnoDB would have two who want one key wait for each other, and
-/// two who want several keys in whatever order. One key is one of the names; several keys are all of them.
-fn names(jobs: &[NewJob]) -> Vec<i64> {
-    match (jobs, jobs.iter().find_map(key)) {
-        (_, None) => Vec::new(),
-        ([_], Some((queue, key))) => vec![name(queue, key)],
-        _ => all_names(),
+/// Accepts jobs of which some have unique keys, as a whole (E1). `None` if another transaction has one of the keys and has not ended: to be tried
+/// again, with `again`.
+pub(crate) async fn enqueue_keyed(
+    session: &mut Session<'_>,
+    jobs: &[NewJob],
+    again: bool,
+) -> Result<Option<Vec<Enqueued>>, Failure> {
+    session.packet.check_jobs(jobs)?;
+    let keys: BTreeSet<Key<'_>> = jobs.iter().filter_map(key).collect();
+    if again && let Some(answer) = known(session, jobs).await? {
+        return Ok(Some(vec![answer]));
     }
+    session.begin().await?;
+    let Some(rows) = keys::try_lock(session, &keys).await? else {
+        session.roll_back().await?;
+        return Ok(None);
+    };
+    let [job] = jobs else {
+        return enqueue_all(session, jobs).await.map(Some);
+    };
+    if rows > 0
+        && let Some(answer) = known(session, jobs).await?
+    {
+        session.roll_back().await?;
+        return Ok(Some(vec![answer]));
+    }
+    let answer = enqueue_one(session, job).await?;
+    let taken: Vec<_> = keys.into_iter().map(|key| (key, answer.id.get())).collect();
+    let made = keys::take(session, &taken).await?;
+    if rows == 0 && made != 1 {
+        // Another transaction has made the row meanwhile.
+        session.roll_back().await?;
+        return Ok(None);
+    }
+    session.commit().await?;
+    Ok(Some(vec![answer]))
 }
 
-/// For who inserts several jobs with unique keys.
-pub(crate) fn all_names() -> Vec<i64> {
-    (0..NAMES as i64).collect()
+/// The answer for a single job, if a live one has its key (E3).
+async fn known(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Option<Enqueued>, Failure> {
+    let [job] = jobs else { return Ok(None) };
+    let Some(key) = key(job) else { return Ok(None) };
+    let holder = keys::holder(session, key).await?;
+    Ok(holder.map(|id| Enqueued { id: JobId::new(id), deduplicated: true }))
 }
 
-/// One of few, the same in every process: FNV-1a.
-fn name(queue: &str, key: &str) -> i64 {
-    let bytes = queue.bytes().chain([0]).chain(key.bytes());
-    let sum = bytes
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    (sum % NAMES) as i64
-}
-
-/// Accepts a job if nobody has its key: there is nothing to be asked before.
-async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqueued>, Failure> {
+/// Accepts a job without a unique key, or whose key is locked: there is nothing to be asked before.
+async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Enqueued, Failure> {
     let sql = session.sql;
     let (at, delay) = match job.schedule() {
         Schedule::Now => (None, 0),
@@ -93,22 +102,25 @@ async fn enqueue_one(session: &mut Session<'_>, job: &NewJob) -> Result<Vec<Enqu
     let ids = session.insert(&sql.enqueue_one, params, 1).await?;
     session.wake(queue);
     let [id] = *ids else { return Err(incomplete()) };
-    Ok(vec![Enqueued { id: JobId::new(id), deduplicated: false }])
+    Ok(Enqueued { id: JobId::new(id), deduplicated: false })
 }
 
 async fn enqueue_all(session: &mut Session<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Failure> {
-    let (now, mut rules) = rules(session).await?;
-    let mut batch = Batch { jobs, answers: vec![None; jobs.len()], now };
     let chunks = chunks(jobs, BYTES.min(session.packet.room()));
-    if chunks.len() > 1 || jobs.iter().any(|job| job.unique_key().is_some()) {
+    let keys: BTreeSet<Key<'_>> = jobs.iter().filter_map(key).collect();
+    if chunks.len() > 1 || !keys.is_empty() {
         session.begin().await?;
     }
+    let holders = keys::lock(session, &keys).await?;
+    let (now, mut rules) = rules(session).await?;
+    let mut batch = Batch::new(jobs, now, &holders);
     for chunk in chunks {
         batch.accept(session, &mut rules, chunk).await?;
     }
+    keys::take(session, &batch.taken()).await?;
     session.commit().await?;
     jobs.iter().for_each(|job| session.wake(job.queue().as_str()));
-    batch.answers.into_iter().collect::<Option<_>>().ok_or_else(incomplete)
+    batch.finish()
 }
 
 /// The jobs in pieces, each of them a statement.
@@ -130,139 +142,63 @@ fn chunks(jobs: &[NewJob], most: usize) -> Vec<std::ops::Range<usize>> {
 
 struct Batch<'a> {
     jobs: &'a [NewJob],
-    answers: Vec<Option<Enqueued>>,
     now: DateTime<Utc>,
+    answers: Vec<Option<Enqueued>>,
+    /// For each key of the batch, the place of the first job that has it, if no live job had it before.
+    firsts: HashMap<Key<'a>, usize>,
 }
 
-impl Batch<'_> {
-    /// Accepts a piece. Who loses a race for a key looks for the winner and goes on with the rest.
+impl<'a> Batch<'a> {
+    /// A batch whose keys are locked. Those of `holders` are taken by live jobs (E3).
+    fn new(jobs: &'a [NewJob], now: DateTime<Utc>, holders: &HashMap<Key<'a>, i64>) -> Self {
+        let (mut answers, mut firsts) = (vec![None; jobs.len()], HashMap::new());
+        for (place, job) in jobs.iter().enumerate() {
+            let Some(key) = key(job) else { continue };
+            match holders.get(&key) {
+                Some(id) => {
+                    answers[place] = Some(Enqueued { id: JobId::new(*id), deduplicated: true });
+                }
+                None => drop(firsts.entry(key).or_insert(place)),
+            }
+        }
+        Self { jobs, now, answers, firsts }
+    }
+
+    /// Accepts a piece, but for the jobs whose key is taken, also by a job before them in the batch (E4).
     async fn accept(
         &mut self,
         session: &mut Session<'_>,
         rules: &mut Rules,
         chunk: std::ops::Range<usize>,
     ) -> Result<(), Failure> {
-        let mut places: Vec<usize> = chunk.collect();
-        for race in 0..RACES {
-            self.deduplicate(session, &mut places, race > 0).await?;
-            let firsts = self.firsts(&places);
-            match self.insert(session, rules, &firsts).await {
-                Ok(()) => {}
-                // Within a statement the first to be taken undoes all of it, and no more.
-                Err(Failure::Taken(_)) => continue,
-                Err(failure) => return Err(failure),
-            }
-            places.retain(|place| self.answers[*place].is_none());
-            self.follow(&mut places);
-            if places.is_empty() {
-                return Ok(());
-            }
-        }
-        Err(Failure::Again("jobs with the same unique keys came and went all the while".into()))
-    }
-
-    /// Answers for the jobs whose key a live job has (E3).
-    async fn deduplicate(
-        &mut self,
-        session: &mut Session<'_>,
-        places: &mut Vec<usize>,
-        raced: bool,
-    ) -> Result<(), Failure> {
-        self.follow(places);
-        let keyed: Vec<usize> =
-            places.iter().copied().filter(|place| key(&self.jobs[*place]).is_some()).collect();
-        for some in keyed.chunks(KEYS) {
-            for (place, id) in self.taken(session, some, raced).await? {
-                self.answers[place] = Some(Enqueued { id: JobId::new(id), deduplicated: true });
-            }
-        }
-        places.retain(|place| self.answers[*place].is_none());
-        Ok(())
-    }
-
-    /// Which of these jobs' keys are taken, and by which jobs.
-    async fn taken(
-        &self,
-        session: &mut Session<'_>,
-        places: &[usize],
-        raced: bool,
-    ) -> Result<Vec<(usize, i64)>, Failure> {
-        if raced {
-            return self.taken_now(session, places).await;
-        }
-        let seen = self.seen(session, places).await?;
-        if !session.is_users() || seen.is_empty() {
-            return Ok(seen);
-        }
-        // A user's transaction may see what has ended since, or what is never committed. Keys that no job has are left alone: a locking read of
-        // them would lock gaps.
-        let mut ids: Vec<i64> = seen.iter().map(|(_, id)| *id).collect();
-        ids.sort_unstable();
-        let sql = session.sql;
-        let live: Vec<(i64, i64)> =
-            session.listed::<(BigInt, BigInt), _>(&sql.still_live, Vec::new(), &ids, Vec::new()).await?;
-        let is_live = |id: &i64| live.binary_search_by_key(id, |(id, _)| *id).is_ok();
-        Ok(seen.into_iter().filter(|(_, id)| is_live(id)).collect())
-    }
-
-    /// The same, as this transaction sees it.
-    async fn seen(&self, session: &mut Session<'_>, places: &[usize]) -> Result<Vec<(usize, i64)>, Failure> {
-        let sql = session.sql;
-        let (text, size) = sql.taken.of(places.len());
-        let mut params: Vec<Param<'_>> = Vec::with_capacity(3 * size);
-        for place in places {
-            let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
-            params.extend([(*place).into(), queue.into(), key.into()]);
-        }
-        (places.len()..size).for_each(|_| params.extend([0_i64.into(), "".into(), "".into()]));
-        let rows: Vec<(i64, i64)> = session.rows::<(BigInt, BigInt), _>(text, params).await?;
-        Ok(rows.into_iter().filter_map(|(place, id)| Some((usize::try_from(place).ok()?, id))).collect())
-    }
-
-    /// The same, as it is committed by now: a job that has won a race may be newer than what the user's transaction sees.
-    async fn taken_now(
-        &self,
-        session: &mut Session<'_>,
-        places: &[usize],
-    ) -> Result<Vec<(usize, i64)>, Failure> {
-        let sql = session.sql;
-        let mut taken = Vec::new();
-        for place in places {
-            let (queue, key) = key(&self.jobs[*place]).unwrap_or_default();
-            let params = vec![queue.into(), key.into()];
-            let found = session.row::<(BigInt, BigInt), (i64, i64)>(&sql.taken_now, params).await?;
-            taken.extend(found.map(|(id, _)| (*place, id)));
-        }
-        Ok(taken)
-    }
-
-    /// Answers for jobs with the key of one that was answered before them (E4).
-    fn follow(&mut self, places: &mut Vec<usize>) {
-        let mut ids: HashMap<(&str, &str), JobId> = HashMap::new();
-        for (job, answer) in self.jobs.iter().zip(&self.answers) {
-            if let (Some(key), Some(answer)) = (key(job), answer) {
-                ids.insert(key, answer.id);
-            }
-        }
-        if ids.is_empty() {
-            return;
-        }
-        for place in places.iter() {
-            if let Some(id) = key(&self.jobs[*place]).and_then(|key| ids.get(&key)) {
-                self.answers[*place] = Some(Enqueued { id: *id, deduplicated: true });
-            }
-        }
-        places.retain(|place| self.answers[*place].is_none());
-    }
-
-    /// Of the jobs with one queue and key only the first (E4).
-    fn firsts(&self, places: &[usize]) -> Vec<usize> {
-        let mut seen = HashMap::new();
-        let is_first = |place: &usize| match key(&self.jobs[*place]) {
-            Some(key) => *seen.entry(key).or_insert(*place) == *place,
+        let is_new = |place: &usize| match key(&self.jobs[*place]) {
+            Some(key) => self.firsts.get(&key) == Some(place),
             None => true,
         };
-        places.iter().copied().filter(is_first).collect()
+        let places: Vec<usize> = chunk.filter(is_new).collect();
+        self.insert(session, rules, &places).await
+    }
+
+    /// The keys that jobs of this batch have taken, in their order.
+    fn taken(&self) -> Vec<(Key<'a>, i64)> {
+        let id = |place: usize| Some(self.answers[place].as_ref()?.id.get());
+        let mut taken: Vec<(Key<'a>, i64)> =
+            self.firsts.iter().filter_map(|(key, place)| Some((*key, id(*place)?))).collect();
+        taken.sort_unstable();
+        taken
+    }
+
+    /// One answer for each job; one with the key of a job before it has the answer of that (E4).
+    fn finish(self) -> Result<Vec<Enqueued>, Failure> {
+        let Self { jobs, answers, firsts, .. } = self;
+        let answer = |(place, job): (usize, &NewJob)| {
+            let first = key(job).and_then(|key| firsts.get(&key)).filter(|first| **first != place);
+            match first {
+                Some(first) => Some(Enqueued { id: answers[*first].as_ref()?.id, deduplicated: true }),
+                None => answers[place].clone(),
+            }
+        };
+        jobs.iter().enumerate().map(answer).collect::<Option<_>>().ok_or_else(incomplete)
     }
 
     /// Accepts the jobs at these places.
@@ -306,10 +242,6 @@ impl Batch<'_> {
             self.now.into(),
         ]
     }
-}
-
-fn key(job: &NewJob) -> Option<(&str, &str)> {
-    Some((job.queue().as_str(), job.unique_key()?.as_str()))
 }
 
 fn incomplete() -> Failure {

@@ -1,50 +1,91 @@
 //! What decides when a queue is worth a look and why a job is not running: a few index probes, however long the queue.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Text};
-use leasehold_core::{Explanation, JobId, NextAvailable, QueueName, QueueUsage, Queues, Record, backend};
-use leasehold_sql::{Facts, Rules, Stored, beyond, explain_finished};
+use diesel::sql_types::BigInt;
+use leasehold_core::{
+    Explanation, JobId, NextAvailable, QueueName, QueuePrefix, QueueUsage, Queues, Record, backend,
+};
+use leasehold_sql::{Facts, Rules, after, beyond, explain_finished};
 
 use crate::candidates::{BRANCHES, FIRST, read_heads};
 use crate::error::Failure;
 use crate::inspect;
 use crate::limits::{each, heads, leased};
 use crate::policy::{BucketRow, BucketSql, bucket, rules};
+use crate::prefixes::{self, Soon};
 use crate::session::Session;
+use crate::statement::Param;
 
-/// Beyond every number of queues.
-const ALL: i64 = i64::MAX;
+/// So many priorities of a queue are looked at one by one, and then more and more in one go.
+const SINGLE: u32 = 16;
+/// So many jobs are read in one go at most to find the first of each priority.
+const MOST: usize = 1024;
 
 /// The soonest time at which it is worth to look again (N1, N2).
 pub(crate) async fn next_available_at(
     session: &mut Session<'_>,
     queues: &Queues,
 ) -> Result<Option<NextAvailable>, Failure> {
-    let names = live(session, queues).await?;
     let (now, mut rules) = rules(session).await?;
-    let names: Vec<QueueName> = names.into_iter().filter(|name| !rules.of(name).paused).collect();
-    let mut soonest = None;
-    for some in names.chunks(BRANCHES) {
-        let facts = facts(session, &mut rules, some, now).await?;
-        let next = some.iter().zip(&facts).filter_map(|(name, facts)| facts.next_look(rules.of(name)));
-        soonest = soonest.into_iter().chain(next).min();
-    }
+    let soonest = match queues {
+        Queues::Named(names) => soonest(session, &mut rules, names.to_vec(), now).await?,
+        Queues::Matching(prefix) => soonest_in(session, &mut rules, prefix, now).await?,
+    };
     Ok(soonest.map(|at| NextAvailable::new(at, now)))
 }
 
-/// The queues asked for that may have live jobs.
-async fn live(session: &mut Session<'_>, queues: &Queues) -> Result<Vec<QueueName>, Failure> {
-    match queues {
-        Queues::Named(names) => Ok(names.to_vec()),
-        Queues::Matching(prefix) => {
-            let sql = session.sql;
-            let params = vec![prefix.as_str().into(), beyond(prefix.as_str()).into(), ALL.into()];
-            let names: Vec<Stored> = session.rows::<Text, _>(&sql.queues, params).await?;
-            Ok(names.iter().filter_map(|name| QueueName::new(&**name).ok()).collect())
+/// The soonest time over the queues of a prefix. Queues whose jobs are all for later can be many: the first of them nearly always decide.
+async fn soonest_in(
+    session: &mut Session<'_>,
+    rules: &mut Rules,
+    prefix: &QueuePrefix,
+    now: DateTime<Utc>,
+) -> Result<Option<DateTime<Utc>>, Failure> {
+    let (mut from, to) = (prefix.as_str().to_owned(), beyond(prefix.as_str()));
+    let Soon { queues: mut found, seen_to } = Soon::find(session, prefix).await?;
+    let mut next = None;
+    loop {
+        let ready = prefixes::ready(session, &from, &to, BRANCHES).await?;
+        let last = ready.last().filter(|_| ready.len() == BRANCHES).map(|last| after(last));
+        found.extend(ready);
+        let more = soonest(session, rules, valid(std::mem::take(&mut found)), now).await?;
+        next = next.into_iter().chain(more).min();
+        match last.filter(|last| *last > from && next.is_none_or(|next| next > now)) {
+            Some(last) => from = last,
+            None => break,
         }
     }
+    if seen_to.is_none_or(|seen_to| next.is_some_and(|next| next <= seen_to)) {
+        return Ok(next);
+    }
+    let all = prefixes::names(session, prefix.as_str(), &to, usize::MAX >> 1).await?;
+    soonest(session, rules, valid(all), now).await
+}
+
+fn valid(names: impl IntoIterator<Item = String>) -> Vec<QueueName> {
+    names.into_iter().filter_map(|name| QueueName::new(name).ok()).collect()
+}
+
+/// The soonest time over these queues. Not looked for any further once one has passed.
+async fn soonest(
+    session: &mut Session<'_>,
+    rules: &mut Rules,
+    names: Vec<QueueName>,
+    now: DateTime<Utc>,
+) -> Result<Option<DateTime<Utc>>, Failure> {
+    let names: Vec<QueueName> = names.into_iter().filter(|name| !rules.of(name).paused).collect();
+    let mut soonest = None;
+    for some in names.chunks(BRANCHES) {
+        let facts = facts(session, rules, some, now).await?;
+        let next = some.iter().zip(&facts).filter_map(|(name, facts)| facts.next_look(rules.of(name)));
+        soonest = soonest.into_iter().chain(next).min();
+        if soonest.is_some_and(|soonest| soonest <= now) {
+            break;
+        }
+    }
+    Ok(soonest)
 }
 
 /// What the limits of one queue see.
@@ -99,7 +140,10 @@ async fn facts(
     }
     if names.iter().any(|name| rules.of(name).rate.is_some()) {
         let sql = session.sql;
-        let rows: Vec<BucketRow> = session.rows::<BucketSql, _>(&sql.buckets, Vec::new()).await?;
+        let (text, size) = sql.buckets_of.of(names.len());
+        let mut params: Vec<Param<'_>> = names.iter().map(|name| name.as_str().into()).collect();
+        params.resize(size, "".into());
+        let rows: Vec<BucketRow> = session.rows::<BucketSql, _>(text, params).await?;
         let buckets: HashMap<&str, _> = rows.iter().map(|row| (&*row.0, bucket(row))).collect();
         for (name, facts) in names.iter().zip(&mut facts) {
             facts.bucket = buckets.get(name.as_str()).copied().flatten();
@@ -121,10 +165,12 @@ async fn exhausted(session: &mut Session<'_>, names: &[QueueName]) -> Result<Vec
 async fn levels(session: &mut Session<'_>, names: &[QueueName], facts: &mut [Facts]) -> Result<(), Failure> {
     let places: HashMap<&str, usize> =
         names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
-    let mut walks: Vec<(&str, i64, usize)> = names.iter().map(|name| (name.as_str(), FIRST, 1)).collect();
-    while !walks.is_empty() {
-        let mut next = Vec::new();
-        for head in read_heads(session, &walks).await? {
+    let mut walks: BTreeMap<&str, i64> = names.iter().map(|name| (name.as_str(), FIRST)).collect();
+    for step in 0_u32.. {
+        let rows = (1 << step.saturating_sub(SINGLE).min(10)).min(MOST / walks.len().max(1)).max(1);
+        let branches: Vec<_> = walks.iter().map(|(name, beyond)| (*name, *beyond, rows)).collect();
+        walks.clear();
+        for head in read_heads(session, &branches).await? {
             let Some((name, place)) = places.get_key_value(&*head.queue) else {
                 continue;
             };
@@ -134,9 +180,14 @@ async fn levels(session: &mut Session<'_>, names: &[QueueName], facts: &mut [Fac
             if head.available_at <= facts.now {
                 facts.first_ready.get_or_insert(head.id);
             }
-            next.push((*name, head.place, 1));
+            // Whether it is worth to look is known then, and what is leased first.
+            if step < SINGLE || facts.first_ready.is_none() {
+                walks.insert(*name, head.place);
+            }
         }
-        walks = next;
+        if walks.is_empty() {
+            break;
+        }
     }
     Ok(())
 }

@@ -1,14 +1,15 @@
 //! Finished jobs: redriven, pruned.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{BigInt, Nullable, Text};
 use leasehold_core::{JobId, Prune, PruneAge, QueueName, Queues, Redrive, Redriven, time};
 use leasehold_sql::{Stored, beyond};
 
-use crate::enqueue::all_names;
 use crate::error::Failure;
+use crate::keys::{self, Key, Swept};
+use crate::limits;
 use crate::policy::rules;
 use crate::selection::{ids, queues, statuses, twice};
 use crate::session::Session;
@@ -23,7 +24,6 @@ pub(crate) async fn redrive(session: &mut Session<'_>, request: &Redrive) -> Res
     let limit = request.limit.as_usize();
     let mut answer = Redriven::default();
     let mut after = 0;
-    session.take_names(&all_names()).await?;
     session.begin().await?;
     while answer.jobs.len() < limit {
         let (dead, last) = dead(session, request, after, limit.max(PAGE)).await?;
@@ -59,7 +59,7 @@ async fn dead(
     Ok((rows.into_iter().filter(|(id, ..)| locked.contains(id)).collect(), all.last().copied()))
 }
 
-/// Those without a key go back together; each of the others may find its key taken (X4).
+/// A dead letter whose key is taken, also by one with a smaller id, stays where it is (X4).
 async fn redrive_page(
     session: &mut Session<'_>,
     dead: Vec<Dead>,
@@ -67,35 +67,42 @@ async fn redrive_page(
     now: DateTime<Utc>,
     answer: &mut Redriven,
 ) -> Result<(), Failure> {
-    let mut plain = Vec::new();
-    for (id, queue, key) in dead {
-        if answer.jobs.len() + plain.len() == limit {
+    let keys: BTreeSet<Key<'_>> = dead.iter().filter_map(key).collect();
+    let holders = keys::lock(session, &keys).await?;
+    let (mut ids, mut taken) = (Vec::new(), BTreeMap::new());
+    for letter in &dead {
+        if answer.jobs.len() + ids.len() == limit {
             break;
         }
-        if key.is_none() {
-            plain.push(id);
-            session.wake(&queue);
-            continue;
+        let (id, queue, _) = letter;
+        if let Some(key) = key(letter) {
+            if holders.contains_key(&key) || taken.contains_key(&key) {
+                if answer.conflicts.len() < limit {
+                    answer.conflicts.push(JobId::new(*id));
+                }
+                continue;
+            }
+            taken.insert(key, *id);
         }
-        put_back(session, &mut plain, now, answer).await?;
-        match put_back(session, &mut vec![id], now, answer).await {
-            Ok(()) => session.wake(&queue),
-            Err(Failure::Taken(_)) if answer.conflicts.len() < limit => answer.conflicts.push(JobId::new(id)),
-            Err(Failure::Taken(_)) => {}
-            Err(failure) => return Err(failure),
-        }
+        ids.push(*id);
+        session.wake(queue);
     }
-    put_back(session, &mut plain, now, answer).await
+    put_back(session, ids, now, answer).await?;
+    keys::take(session, &taken.into_iter().collect::<Vec<_>>()).await.map(drop)
+}
+
+/// The queue and the unique key of a dead letter.
+fn key(dead: &Dead) -> Option<Key<'_>> {
+    Some((&*dead.1, dead.2.as_deref()?))
 }
 
 async fn put_back(
     session: &mut Session<'_>,
-    dead: &mut Vec<i64>,
+    dead: Vec<i64>,
     now: DateTime<Utc>,
     answer: &mut Redriven,
 ) -> Result<(), Failure> {
     let sql = session.sql;
-    let dead = std::mem::take(dead);
     let moved = session.count_listed(&sql.redrive, vec![now.into(), now.into()], &dead, Vec::new()).await?;
     if moved != dead.len() as u64 {
         return Err(Failure::Other("a locked dead letter was not moved".into()));
@@ -106,7 +113,7 @@ async fn put_back(
 }
 
 /// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.
-pub(crate) async fn prune(session: &mut Session<'_>, request: &Prune) -> Result<u64, Failure> {
+pub(crate) async fn prune(session: &mut Session<'_>, swept: &Swept, request: &Prune) -> Result<u64, Failure> {
     let (now, mut rules) = rules(session).await?;
     let mut left = request.limit.as_usize();
     for queue in finished_queues(session, &request.queues).await? {
@@ -121,6 +128,10 @@ pub(crate) async fn prune(session: &mut Session<'_>, request: &Prune) -> Result<
     }
     if request.forgets_keys() && left > 0 {
         left -= forget_keys(session, left).await?.min(left); // U4
+    }
+    if request.forgets_keys() {
+        keys::sweep(session, swept, request.limit.as_usize()).await?;
+        limits::sweep(session, &swept.limits).await?;
     }
     Ok((request.limit.as_usize() - left) as u64)
 }

@@ -51,10 +51,12 @@ mod heartbeat;
 mod history;
 mod inspect;
 mod intervene;
+mod keys;
 mod limits;
 mod migrate;
 mod packet;
 mod policy;
+mod prefixes;
 mod reclaim;
 mod row;
 mod run;
@@ -69,7 +71,7 @@ mod wake;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -89,6 +91,7 @@ pub use crate::builder::MysqlStoreBuilder;
 use crate::builder::Server;
 use crate::connect::Connector;
 use crate::dequeue::Memory;
+use crate::keys::Swept;
 use crate::packet::Packet;
 use crate::sql::Statements;
 
@@ -106,6 +109,7 @@ pub(crate) struct Shared {
     hub: Arc<Subscribers>,
     poller: Once,
     memory: Memory,
+    swept: Swept,
     gatherer: Arc<Gatherer>,
     deadlocks: AtomicU64,
     capabilities: Capabilities,
@@ -178,6 +182,34 @@ impl fmt::Debug for MysqlStore {
     }
 }
 
+/// For so long an operation waits for a unique key that another transaction has taken.
+const KEY_WAIT: Duration = Duration::from_secs(5);
+/// How long to wait before the key is looked at again: doubled up to the second.
+const KEY_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+impl Shared {
+    /// Enqueues jobs with unique keys. Waits for a key that an open transaction has taken, but not on a connection.
+    async fn enqueue_keyed(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let start = Instant::now();
+        let (mut pause, mut again) = (KEY_PAUSE.0, false);
+        loop {
+            let work = self.run("enqueue", (jobs.to_vec(), again), |s, _, (jobs, again)| {
+                Box::pin(enqueue::enqueue_keyed(s, jobs, *again))
+            });
+            if let Some(answers) = work.await? {
+                return Ok(answers);
+            }
+            if start.elapsed() > KEY_WAIT {
+                let reason = "another transaction has taken the unique key, and does not end";
+                return Err(StoreError::unavailable("enqueue", reason));
+            }
+            again = true;
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+            pause = (pause * 2).min(KEY_PAUSE.1);
+        }
+    }
+}
+
 #[async_trait]
 impl Courier for Shared {
     async fn send(self: &Arc<Self>, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
@@ -202,7 +234,8 @@ impl Store for MysqlStore {
             [job] if job.unique_key().is_none() => {
                 self.shared.gatherer.enqueue(&self.shared, job).await.map(|answer| vec![answer])
             }
-            _ => self.shared.send(jobs).await,
+            _ if jobs.iter().all(|job| job.unique_key().is_none()) => self.shared.send(jobs).await,
+            _ => self.shared.enqueue_keyed(jobs).await,
         }
     }
 
@@ -269,7 +302,9 @@ impl Store for MysqlStore {
 
     async fn prune(&self, request: &Prune) -> Result<u64> {
         backend::check_ids(request.ids.as_deref())?;
-        self.shared.run("prune", request.clone(), |s, _, r| Box::pin(history::prune(s, r))).await
+        self.shared
+            .run("prune", request.clone(), |s, shared, r| Box::pin(history::prune(s, &shared.swept, r)))
+            .await
     }
 
     async fn set_policy(&self, pattern: &QueuePattern, policy: &QueuePolicy) -> Result<()> {

@@ -1,21 +1,26 @@
 //! Queues with limits: who claims from one locks its row, and claims alone.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Datetime, Nullable};
-use leasehold_core::{EffectivePolicy, QueueName};
-use leasehold_sql::{Bucket, Rules, StoredTime};
+use diesel::sql_types::{BigInt, Datetime, Nullable, Text};
+use leasehold_core::{EffectivePolicy, QueueName, Queues};
+use leasehold_sql::{Bucket, Rules, Stored, StoredTime, beyond};
 
 use crate::candidates::{BRANCHES, Candidate};
 use crate::dequeue::is_fifo;
 use crate::endings::as_locked;
 use crate::error::Failure;
 use crate::policy::{BucketRow, BucketSql, bucket};
+use crate::prefixes;
 use crate::row::Time;
 use crate::session::Session;
 use crate::sql::Repeated;
 use crate::statement::Param;
+
+/// So many rows of limits are made, or looked at, in one go.
+const ROWS: usize = 512;
 
 /// What is known of the queues with limits whose rows are locked.
 #[derive(Default)]
@@ -46,6 +51,7 @@ impl Limited {
         &mut self,
         session: &mut Session<'_>,
         rules: &mut Rules,
+        asked: &Queues,
         names: &[QueueName],
     ) -> Result<(), Failure> {
         let is_new = |name: &&QueueName| {
@@ -54,7 +60,7 @@ impl Limited {
         };
         let names: Vec<QueueName> = names.iter().filter(is_new).cloned().collect();
         for some in names.chunks(BRANCHES) {
-            self.lock_rows(session, some).await?;
+            self.lock_rows(session, rules, asked, some).await?;
             self.count(session, some).await?;
             let fifo: Vec<QueueName> = some.iter().filter(|name| is_fifo(rules.of(name))).cloned().collect();
             self.look_at_heads(session, &fifo).await?;
@@ -62,15 +68,20 @@ impl Limited {
         Ok(())
     }
 
-    /// Rows that are not there yet are made outside of the transaction, so that nobody waits for them.
-    async fn lock_rows(&mut self, session: &mut Session<'_>, names: &[QueueName]) -> Result<(), Failure> {
+    /// Rows that are not there yet are made outside of the transaction, so that nobody waits for them: those of all queues asked for, or the claim
+    /// would begin anew for each few of them.
+    async fn lock_rows(
+        &mut self,
+        session: &mut Session<'_>,
+        rules: &mut Rules,
+        asked: &Queues,
+        names: &[QueueName],
+    ) -> Result<(), Failure> {
         loop {
             session.begin().await?;
             let rows = locked(session, names).await?;
             let found: HashSet<&str> = rows.iter().map(|row| &*row.0).collect();
-            let missing: Vec<&QueueName> =
-                names.iter().filter(|name| !found.contains(name.as_str())).collect();
-            if missing.is_empty() {
+            if names.iter().all(|name| found.contains(name.as_str())) {
                 for row in &rows {
                     if let Ok(name) = QueueName::new(&*row.0) {
                         self.buckets.insert(name, bucket(row));
@@ -80,12 +91,8 @@ impl Limited {
             }
             // What was locked before is let go, and with it what is known of it.
             session.roll_back().await?;
-            let again: Vec<QueueName> = self.buckets.keys().cloned().collect();
-            let sql = session.sql;
-            for name in missing {
-                session.count(&sql.create_limit, vec![name.as_str().into()]).await?;
-            }
-            if !again.is_empty() {
+            create_rows(session, rules, asked, names).await?;
+            if !self.buckets.is_empty() {
                 return Err(Failure::Again("queues with limits were new".into()));
             }
         }
@@ -171,6 +178,78 @@ impl Limited {
         }
         Ok(())
     }
+}
+
+/// Makes the rows of all queues asked for that have limits and no row, and of `names`.
+async fn create_rows(
+    session: &mut Session<'_>,
+    rules: &mut Rules,
+    asked: &Queues,
+    names: &[QueueName],
+) -> Result<(), Failure> {
+    let mut all: BTreeSet<QueueName> = names.iter().cloned().collect();
+    match asked {
+        Queues::Named(names) => all.extend(names.iter().cloned()),
+        Queues::Matching(prefix) => {
+            let (from, to) = (prefix.as_str(), beyond(prefix.as_str()));
+            let live = prefixes::names(session, from, &to, usize::MAX >> 1).await?;
+            all.extend(live.into_iter().filter_map(|name| QueueName::new(name).ok()));
+        }
+    }
+    all.retain(|name| has_limits(rules.of(name)));
+    let all: Vec<&QueueName> = all.iter().collect();
+    let sql = session.sql;
+    for some in all.chunks(ROWS) {
+        let (text, params) = list(&sql.known_limits, some);
+        let known: Vec<Stored> = session.rows::<Text, _>(text, params).await?;
+        let known: HashSet<&str> = known.iter().map(|name| &**name).collect();
+        let missing: Vec<&QueueName> =
+            some.iter().filter(|name| !known.contains(name.as_str())).copied().collect();
+        if !missing.is_empty() {
+            let (text, params) = list(&sql.create_limits, &missing);
+            session.count(text, params).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A statement with a list of queues, filled up with the last.
+fn list<'a>(statement: &'a Repeated, names: &[&'a QueueName]) -> (&'a str, Vec<Param<'a>>) {
+    let (text, size) = statement.of(names.len());
+    let mut params: Vec<Param<'_>> = names.iter().map(|name| name.as_str().into()).collect();
+    let last = names.last().map_or("", |name| name.as_str());
+    params.resize(size, last.into());
+    (text, params)
+}
+
+/// Removes the rows of limits that say nothing: the queue has no job, and its bucket is full. Looks at one page, and goes on where the last call
+/// stopped. Rows that a claim has locked are left alone. Does nothing if the user of the connection may not delete them.
+pub(crate) async fn sweep(session: &mut Session<'_>, swept: &Mutex<String>) -> Result<(), Failure> {
+    let after = swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let sql = session.sql;
+    let params = vec![after.as_str().into(), ROWS.into()];
+    let page: Vec<(Stored, i64)> = session.rows::<(Text, BigInt), _>(&sql.idle_limits, params).await?;
+    let last = page.last().filter(|_| page.len() == ROWS).map(|(name, _)| name.to_string());
+    *swept.lock().unwrap_or_else(PoisonError::into_inner) = last.unwrap_or_default();
+    let idle: Vec<QueueName> = page
+        .iter()
+        .filter(|(_, is_idle)| *is_idle != 0)
+        .filter_map(|(name, _)| QueueName::new(&**name).ok())
+        .collect();
+    if idle.is_empty() {
+        return Ok(());
+    }
+    session.begin().await?;
+    let idle: Vec<&QueueName> = idle.iter().collect();
+    let (text, params) = list(&sql.lock_limits, &idle);
+    let locked: Vec<Stored> = session.rows::<Text, _>(text, params).await?;
+    let locked: Vec<QueueName> = locked.iter().filter_map(|name| QueueName::new(&**name).ok()).collect();
+    let locked: Vec<&QueueName> = locked.iter().collect();
+    if !locked.is_empty() {
+        let (text, params) = list(&sql.forget_limits, &locked);
+        session.count_if_allowed(text, params).await?;
+    }
+    session.commit().await
 }
 
 /// Writes the rows, which are locked.

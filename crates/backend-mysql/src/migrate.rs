@@ -37,10 +37,16 @@ const MIGRATIONS: &[Migration] = &[
         oldest: 1,
         text: include_str!("../migrations/0003_limit_version.sql"),
     },
+    Migration {
+        version: 4,
+        name: "unique keys",
+        oldest: 4,
+        text: include_str!("../migrations/0004_unique_keys.sql"),
+    },
 ];
 
 /// The version of this program: that of the last migration that it knows.
-const VERSION: i32 = 3;
+const VERSION: i32 = 4;
 
 /// For so many seconds a migration waits for another that is under way.
 const PATIENCE: u32 = 300;
@@ -93,15 +99,31 @@ async fn migrate_on(conn: &mut AsyncMysqlConnection, prefix: &TablePrefix) -> Re
     Ok(())
 }
 
-/// Whether the column that a statement adds is there already: MySQL has no `ADD COLUMN IF NOT EXISTS`.
+/// Whether a statement has been run already, before the ledger knew of it: MySQL has no `ADD COLUMN IF NOT EXISTS` and no `DROP INDEX IF EXISTS`.
 async fn is_there(conn: &mut AsyncMysqlConnection, statement: &str) -> Result<bool, Failure> {
-    let words: Vec<&str> = statement.split_whitespace().collect();
-    let ["ALTER", "TABLE", table, "ADD", "COLUMN", column, ..] = words[..] else {
-        return Ok(false);
+    let words: Vec<&str> = statement.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
+    let (text, table, name) = match words[..] {
+        ["ALTER", "TABLE", table, "ADD", "COLUMN", column, ..] => (
+            "SELECT COUNT(*) > 0 FROM information_schema.columns
+             WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?",
+            table,
+            column,
+        ),
+        ["ALTER", "TABLE", table, "ADD", "CONSTRAINT", constraint, ..] => (
+            "SELECT COUNT(*) > 0 FROM information_schema.table_constraints
+             WHERE table_schema = DATABASE() AND table_name = ? AND constraint_name = ?",
+            table,
+            constraint,
+        ),
+        ["ALTER", "TABLE", table, "DROP", "INDEX", index] => (
+            "SELECT COUNT(*) = 0 FROM information_schema.statistics
+             WHERE table_schema = DATABASE() AND table_name = ? AND index_name = ?",
+            table,
+            index,
+        ),
+        _ => return Ok(false),
     };
-    let text = "SELECT COUNT(*) FROM information_schema.columns
-                WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?";
-    let params = vec![table.into(), column.into()];
+    let params = vec![table.into(), name.into()];
     let found: Vec<i64> = Statement::<BigInt>::new(text, params).rows(conn).await?;
     Ok(found == [1])
 }

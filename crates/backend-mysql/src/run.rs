@@ -98,8 +98,7 @@ impl Shared {
             let failure = match done.await {
                 Ok(answer) => {
                     self.hub.wake(session.wake.iter().map(String::as_str));
-                    let is_clean = session.free_names().await.is_ok() && !caller.is_gone;
-                    give_back(conn, is_clean);
+                    give_back(conn, !caller.is_gone);
                     return Ok(answer);
                 }
                 Err(failure) => failure,
@@ -108,7 +107,6 @@ impl Shared {
             let is_clean = !failure.is_lost()
                 && !failure.is_read_only()
                 && session.roll_back().await.is_ok()
-                && session.free_names().await.is_ok()
                 && !caller.is_gone;
             if failure.is_read_only() {
                 self.connections.retire(Object::metrics(&conn));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::BigInt;
 use diesel_async::AsyncMysqlConnection;
 use diesel_async::methods::{ExecuteDsl, LoadQuery};
 
@@ -10,6 +10,12 @@ use crate::error::Failure;
 use crate::packet::Packet;
 use crate::sql::{Repeated, Statements};
 use crate::statement::{Param, Statement, say};
+
+/// What MySQL and MariaDB answer to `NOWAIT`.
+const LOCKED: [i64; 2] = [3572, 1205];
+
+/// The user lacks a right on a table.
+const NOT_ALLOWED: [i64; 1] = [1142];
 
 /// Where the transaction of an operation stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +37,6 @@ pub(crate) struct Session<'c> {
     pub(crate) is_lent: bool,
     /// How much it may send at once.
     pub(crate) packet: Packet,
-    /// Locks by name that are held; they outlive transactions.
-    names: Vec<i64>,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
     in_doubt: bool,
     /// The queues, or patterns of queues, in which something became leasable.
@@ -42,8 +46,8 @@ pub(crate) struct Session<'c> {
 impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements, packet: Packet) -> Self {
-        let (stage, names) = (Stage::None, Vec::new());
-        Self { conn, sql, stage, is_lent: false, packet, names, in_doubt: false, wake: BTreeSet::new() }
+        let stage = Stage::None;
+        Self { conn, sql, stage, is_lent: false, packet, in_doubt: false, wake: BTreeSet::new() }
     }
 
     /// In the transaction of a user.
@@ -94,27 +98,6 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    /// Locks names, in the order given, until [`free_names`](Self::free_names). Nothing in a user's transaction, which would have to
-    /// keep them until its end.
-    pub(crate) async fn take_names(&mut self, names: &[i64]) -> Result<(), Failure> {
-        if self.stage == Stage::Users || names.is_empty() {
-            return Ok(());
-        }
-        self.names = names.to_vec();
-        let sql = self.sql;
-        let answers = self.listed::<Text, String>(&sql.take_names, Vec::new(), names, Vec::new()).await?;
-        if answers.iter().all(|answer| answer.split(',').all(|answer| answer == "1")) {
-            return Ok(());
-        }
-        Err(Failure::Again("others enqueue jobs with the same unique keys, and do not end".into()))
-    }
-
-    /// Frees the names that are locked.
-    pub(crate) async fn free_names(&mut self) -> Result<(), Failure> {
-        let (sql, names) = (self.sql, std::mem::take(&mut self.names));
-        self.listed::<Text, String>(&sql.free_names, Vec::new(), &names, Vec::new()).await.map(drop)
-    }
-
     /// Whether the operation is part of a user's transaction.
     pub(crate) fn is_users(&self) -> bool {
         self.stage == Stage::Users
@@ -131,6 +114,19 @@ impl<'c> Session<'c> {
     {
         self.packet.check(&params)?;
         Statement::<Row>::new(text, params).rows(self.conn).await
+    }
+
+    /// The same for a statement that does not wait for locks; `None` if there is one that it would have to wait for.
+    pub(crate) async fn rows_unless_locked<'a, Row: 'a, U: Send>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+    ) -> Result<Option<Vec<U>>, Failure>
+    where
+        Statement<'a, Row>: LoadQuery<'a, AsyncMysqlConnection, U>,
+    {
+        self.packet.check(&params)?;
+        Statement::<Row>::new(text, params).rows_unless(&LOCKED, self.conn).await
     }
 
     /// The first of those rows.
@@ -153,6 +149,19 @@ impl<'c> Session<'c> {
         self.packet.check(&params)?;
         self.in_doubt |= self.stage == Stage::None;
         Statement::<()>::new(text, params).count(self.conn).await
+    }
+
+    /// The same in a transaction; nothing is done if the user of the connection lacks the right.
+    pub(crate) async fn count_if_allowed<'a>(
+        &mut self,
+        text: &'a str,
+        params: Vec<Param<'a>>,
+    ) -> Result<(), Failure>
+    where
+        Statement<'a, ()>: ExecuteDsl<AsyncMysqlConnection>,
+    {
+        self.packet.check(&params)?;
+        Statement::<()>::new(text, params).count_unless(&NOT_ALLOWED, self.conn).await.map(drop)
     }
 
     /// Runs an INSERT of so many rows, and tells their ids in their order.

@@ -125,8 +125,10 @@ macro_rules! statements {
             $(pub(crate) $listed: Repeated,)+
             $(pub(crate) $repeated: Repeated,)+
             $(pub(crate) $worded: Worded,)+
-            pub(crate) take_names: Repeated,
-            pub(crate) free_names: Repeated,
+            pub(crate) create_limits: Repeated,
+            pub(crate) hold_keys: Repeated,
+            pub(crate) take_keys: Repeated,
+            pub(crate) forget_unique: Repeated,
             pub(crate) enqueue: Rows,
             pub(crate) enqueue_one: String,
             /// Whether the server tells what it has inserted.
@@ -150,8 +152,10 @@ macro_rules! statements {
                         put_in(prefix, include_str!(concat!("../queries/", stringify!($repeated), ".sql"))), ""),)+
                     $($worded: Worded::new(
                         &put_in(prefix, include_str!(concat!("../queries/", stringify!($worded), ".sql")))),)+
-                    take_names: Repeated::new(NAMES.to_owned(), format!("GET_LOCK({}, {WAIT})", put_in(prefix, NAME))),
-                    free_names: Repeated::new(NAMES.to_owned(), format!("RELEASE_LOCK({})", put_in(prefix, NAME))),
+                    create_limits: Repeated::new(put_in(prefix, include_str!("../queries/create_limits.sql")), "(?)"),
+                    hold_keys: Repeated::new(put_in(prefix, include_str!("../queries/hold_keys.sql")), "(?,?,0)"),
+                    take_keys: Repeated::new(put_in(prefix, include_str!("../queries/take_keys.sql")), "(?,?,?)"),
+                    forget_unique: Repeated::new(put_in(prefix, include_str!("../queries/forget_unique.sql")), "(?,?)"),
                     enqueue: Rows::new(insert(include_str!("../queries/enqueue.sql"))),
                     enqueue_one: insert(include_str!("../queries/enqueue_one.sql")),
                     has_returning,
@@ -163,23 +167,16 @@ macro_rules! statements {
     };
 }
 
-/// Locks by name, one after the other; what each said.
-const NAMES: &str = "SELECT CONCAT_WS(',', {list})";
-/// A name of at most 64 characters that no other database and no other prefix has.
-const NAME: &str = "CONCAT('leasehold:', LEFT(SHA2(CONCAT(DATABASE(), ':{prefix}'), 256), 40), ':', ?)";
-/// How long one waits for a name, in seconds.
-const WAIT: u32 = 10;
-
 /// One job of `enqueue.sql`.
-const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
+const ROW: &str = "(?,?,?,?,?,?,?,?,?,?,1)";
 
 statements!(
-    plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
-        is_open, is_open_policies, job, keeps_text, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
-        remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
-    listed: complete, complete_free, completed, extend, finish_same, forget, forget_keys, held, held_free, lease, limits, live, lock, lock_dead,
-        lock_due, raise_limits, redrive, seen, still_live;
-    repeated: exhausted, head, heads, leased, taken;
+    plain: buckets, due, due_queues, empty_bucket, finish_each, finished, finished_queues, held_queues, idle_limits, inserted, is_finished,
+        is_open, is_open_policies, job, keeps_text, later_queues, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, ready_queues, receipts, remove, remove_empty,
+        remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, stuck, used_keys;
+    listed: buckets_of, complete, complete_free, completed, extend, finish_same, forget, forget_keys, forget_limits, held, held_free, known_limits, lease, limits, live, lock, lock_dead,
+        lock_due, lock_limits, raise_limits, redrive, seen, still_live;
+    repeated: exhausted, head, heads, leased, taken, taken_now, try_keys;
     worded: dead, stats;
 );
 

@@ -164,6 +164,26 @@ impl<'a, Row: 'a> Statement<'a, Row> {
         .boxed()
     }
 
+    /// The same; `None` if the server has answered with an error of one of these numbers.
+    pub(crate) fn rows_unless<'c, U>(
+        self,
+        expected: &'static [i64],
+        conn: &'c mut AsyncMysqlConnection,
+    ) -> BoxFuture<'c, Result<Option<Vec<U>>, Failure>>
+    where
+        'a: 'c,
+        U: Send + 'c,
+        Self: LoadQuery<'a, AsyncMysqlConnection, U>,
+    {
+        async move {
+            match RunQueryDsl::load(self, &mut *conn).await {
+                Ok(rows) => Ok(Some(rows)),
+                Err(error) => Failure::unless(expected, conn, error).await.map(|_| None),
+            }
+        }
+        .boxed()
+    }
+
     /// Sends it, and reads how many rows were changed.
     pub(crate) fn count<'c>(self, conn: &'c mut AsyncMysqlConnection) -> BoxFuture<'c, Result<u64, Failure>>
     where
@@ -174,6 +194,25 @@ impl<'a, Row: 'a> Statement<'a, Row> {
             match RunQueryDsl::execute(self, &mut *conn).await {
                 Ok(count) => Ok(count as u64),
                 Err(error) => Err(Failure::of(conn, error).await),
+            }
+        }
+        .boxed()
+    }
+
+    /// The same; `None` if the server has answered with an error of one of these numbers.
+    pub(crate) fn count_unless<'c>(
+        self,
+        expected: &'static [i64],
+        conn: &'c mut AsyncMysqlConnection,
+    ) -> BoxFuture<'c, Result<Option<u64>, Failure>>
+    where
+        'a: 'c,
+        Self: ExecuteDsl<AsyncMysqlConnection>,
+    {
+        async move {
+            match RunQueryDsl::execute(self, &mut *conn).await {
+                Ok(count) => Ok(Some(count as u64)),
+                Err(error) => Failure::unless(expected, conn, error).await.map(|_| None),
             }
         }
         .boxed()

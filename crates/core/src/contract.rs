@@ -59,6 +59,7 @@ clauses! {
     E10: "Ids are positive, never given twice, also if the database has lost the job that had one, and rise in the order in which one caller enqueues."
     E11: "A new job has spent no attempt, has no lease and no error, is in epoch 0, was never leased, and was created and updated now."
     E12: "A job that does not say how many attempts it has gets its queue's default, or else 5."
+    E13: "While callers wait for a unique key that an open transaction has taken, jobs without a key and jobs of other queues are accepted and redriven without waiting for that transaction, if the backend promises concurrent writers."
 
     D1: "Only jobs that are Ready by the store's clock are leased."
     D2: "No two live leases name the same job, however many callers race."

@@ -92,6 +92,8 @@ pub trait Store: Send + Sync + 'static {
     ///   `created_at` and `updated_at` now.
     /// * **[E12](crate::contract::E12)** Without `max_attempts`: the queue's policy at this moment, or else 5. It is
     ///   written into the job and does not change with the policy.
+    /// * **[E13](crate::contract::E13)** Callers that wait for a key hold up no job without a key and no other queue,
+    ///   if the backend promises concurrent writers.
     /// * **[I2](crate::contract::I2)** No jobs, no answers, no error.
     ///
     /// # Errors

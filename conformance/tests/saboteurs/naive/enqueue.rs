@@ -6,13 +6,16 @@ use leasehold_core::{
     Schedule, StoreError, backend, time,
 };
 
-use super::{Naive, State, Store, breathe};
+use super::{Naive, State, Store, breathe, locks};
 use crate::fault::Fault;
 
 pub(super) async fn enqueue(store: &Naive, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
     check(store, jobs, &store.capabilities())?;
     if store.has(Fault::DedupeBySelectThenInsert) {
         return select_then_insert(store, jobs).await;
+    }
+    if store.has(Fault::RivalsForAKeyHoldUpEveryone) {
+        locks::wait_for_rivals(store, jobs).await;
     }
     if store.has(Fault::DropLeavesTheStoreBusy) {
         return busy_meanwhile(store, jobs).await;

@@ -5,7 +5,7 @@
 //! transaction waits. The commit, the rollback or the drop of a transaction unlocks its rows.
 
 use chrono::{DateTime, Utc};
-use leasehold_core::{Receipt, Result, SettleOutcome, StoreError, Verdict};
+use leasehold_core::{Job, NewJob, Receipt, Result, SettleOutcome, StoreError, Verdict};
 
 use super::{Naive, State, breathe};
 use crate::fault::Fault;
@@ -17,11 +17,28 @@ pub(super) async fn wait_for_all(store: &Naive, items: &[(Receipt, Verdict)]) {
     }
 }
 
+/// Waits while a caller wants a key that an open transaction has taken, whoever that is.
+pub(super) async fn wait_for_rivals(store: &Naive, jobs: &[NewJob]) {
+    while store.atomically(|state, _| state.is_closed_to(jobs)).await {
+        breathe().await;
+    }
+}
+
 impl State {
+    fn is_closed_to(&mut self, jobs: &[NewJob]) -> bool {
+        let is_wanted = |taken: &Job| {
+            let mut wanted = jobs.iter().filter(|job| *job.queue() == taken.queue);
+            taken.unique_key.is_some() && wanted.any(|job| job.unique_key() == taken.unique_key.as_ref())
+        };
+        self.has_rivals |= self.uncommitted.iter().any(|(_, taken)| is_wanted(taken));
+        self.has_rivals
+    }
+
     /// Ends the locks of one transaction.
     pub(super) fn unlock(&mut self, owner: u64) {
         self.rows.retain(|_, other| *other != owner);
         self.uncommitted.retain(|(other, _)| *other != owner);
+        self.has_rivals &= !self.uncommitted.is_empty();
     }
 
     pub(super) fn has_locked(&self, items: &[(Receipt, Verdict)]) -> bool {

@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(super) row_locks: bool,
     /// What open transactions have locked, and which of them.
     pub(super) rows: BTreeMap<JobId, u64>,
+    /// For a fault: whether a caller waits for the key of an open transaction.
+    pub(super) has_rivals: bool,
     /// For a fault: what open transactions have enqueued, and whose it is.
     pub(super) uncommitted: Vec<(u64, Job)>,
     /// No lease has an epoch before this one: those may be of leases that were lost.
@@ -76,6 +78,7 @@ impl State {
             dropped: BTreeSet::new(),
             row_locks: false,
             rows: BTreeMap::new(),
+            has_rivals: false,
             uncommitted: Vec::new(),
             first_epoch: 0,
         }

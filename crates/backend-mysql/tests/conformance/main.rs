@@ -11,7 +11,8 @@ use support::{MARIADB, MYSQL, Server};
 const GRANTS: &str = "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_queue TO {user};
     GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_history TO {user};
     GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_queue_config TO {user};
-    GRANT SELECT, INSERT, UPDATE ON {database}.job_queue_limit TO {user};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_queue_limit TO {user};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.job_unique TO {user};
     GRANT SELECT, INSERT, DELETE ON {database}.job_idempotency TO {user};
     GRANT SELECT ON {database}.job_migration TO {user}";
 

@@ -95,6 +95,7 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
                                               created_at, updated_at)
                        VALUES ('q', 'k', 0, '1', '{}', 5, '2020-01-01', '2020-01-01', '2020-01-01')";
             conn.batch_execute(job).await.unwrap();
+            conn.batch_execute(KEYED).await.unwrap();
             let key = |key: &str| {
                 format!(
                     "INSERT INTO job_idempotency (idempotency_key, created_at) VALUES ('{key}', '2020-01-01')"
@@ -107,6 +108,7 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
             let store = MysqlStore::connect(&fresh.url).await.unwrap();
             store.migrate().await.unwrap();
             store.migrate().await.unwrap();
+            has_taken_over_the_key(&store).await;
             let jobs = store.dequeue(&Dequeue::new("q", "w").unwrap()).await.unwrap();
             assert_eq!(jobs.len(), 1);
             let outcomes = store.settle(&[(jobs[0].receipt(), Verdict::done())]).await.unwrap();
@@ -120,6 +122,50 @@ async fn the_tables_of_version_1_are_migrated_with_their_jobs() {
                 conn.batch_execute(&age).await.unwrap();
                 assert_eq!(store.prune(&prune).await.unwrap(), forgotten, "after another {days} days");
             }
+            fresh.drop().await;
+        }
+    }
+}
+
+/// A job with a unique key, as programs before version 4 enqueued it.
+const KEYED: &str = "INSERT INTO job_queue (queue_name, kind, priority, unique_key, payload, headers, max_attempts, available_at,
+                                            created_at, updated_at)
+                     VALUES ('keyed', 'k', 0, 'a', '1', '{}', 5, '2020-01-01', '2020-01-01', '2020-01-01')";
+
+/// The job with a key is live, and its key is taken until it is finished.
+async fn has_taken_over_the_key(store: &MysqlStore) {
+    let new = [NewJob::builder("keyed", "k").unique_key("a").build().unwrap()];
+    let job = store.dequeue(&Dequeue::new("keyed", "w").unwrap()).await.unwrap().remove(0);
+    let answer = store.enqueue(&new).await.unwrap()[0].clone();
+    assert!(answer.deduplicated && answer.id == job.id, "{answer:?}");
+    store.settle(&[(job.receipt(), Verdict::done())]).await.unwrap();
+    let answer = store.enqueue(&new).await.unwrap()[0].clone();
+    assert!(!answer.deduplicated, "{answer:?}");
+}
+
+/// Wherever the migration to version 4 is broken off: no key is lost, and no program can give one to two jobs in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_taken_over_wherever_the_migration_is_broken_off() {
+    for variable in crate::support::BOTH {
+        let script = MysqlStore::migrations_sql(&TablePrefix::default());
+        let statements: Vec<&str> =
+            script.split(';').map(str::trim).filter(|text| !text.is_empty()).collect();
+        let first = statements.iter().position(|text| text.contains("job_unique")).unwrap();
+        for done in first..=statements.len() {
+            let fresh = crate::support::Fresh::on(variable).await;
+            let mut conn = crate::support::plain(&fresh.url).await;
+            for statement in &statements[..first] {
+                conn.batch_execute(statement).await.unwrap();
+            }
+            conn.batch_execute(KEYED).await.unwrap();
+            for statement in &statements[first..done] {
+                conn.batch_execute(statement).await.unwrap();
+            }
+            // A program of an older version enqueues the same key: there never are two jobs with it.
+            assert!(conn.batch_execute(KEYED).await.is_err(), "after {done} statements");
+            let store = MysqlStore::connect(&fresh.url).await.unwrap();
+            store.migrate().await.unwrap();
+            has_taken_over_the_key(&store).await;
             fresh.drop().await;
         }
     }

@@ -1,1 +1,0 @@
-INSERT IGNORE INTO {prefix}job_queue_limit (queue_name) VALUES (?)

@@ -1,0 +1,3 @@
+-- Queues of jobs for later, and when that is, the first first.
+SELECT j.queue_name, j.reclaim_at FROM {prefix}job_queue j FORCE INDEX (job_queue_reclaim)
+WHERE j.ready_queue = '' AND j.reclaim_at IS NOT NULL AND j.queue_name >= ? AND j.queue_name < ? ORDER BY j.reclaim_at LIMIT ?
