@@ -3,4 +3,4 @@ SELECT UTC_TIMESTAMP(6), pattern, paused, concurrency_limit, rate_per_sec, rate_
        backoff_jitter, backoff_min_us, backoff_max_us, max_attempts, queue_order, retention_us, archive, on_expiry
 FROM {prefix}job_queue_config
 UNION ALL
-SELECT UTC_TIMESTAMP(6), '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT UTC_TIMESTAMP(6), LEFT('-', 0), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

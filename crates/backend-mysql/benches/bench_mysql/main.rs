@@ -16,6 +16,8 @@ mod drain;
 mod enqueue;
 mod ground;
 mod measure;
+mod pickup;
+mod scratch;
 mod storm;
 mod tx_settle;
 
@@ -40,7 +42,7 @@ struct Bench {
     url: String,
     options: Options,
     /// The server, if it is ours: it stops when this is dropped.
-    _server: Option<Mysql>,
+    server: Option<Mysql>,
 }
 
 fn main() -> Result {
@@ -58,8 +60,11 @@ fn main() -> Result {
         None => Some(Mysql::start_with(flavor, Settings::Durable, &MEMORY)?),
     };
     let url = given.or_else(|| server.as_ref().map(Mysql::url)).unwrap_or_default();
-    let bench = Bench { url, options, _server: server };
+    let bench = Bench { url, options, server };
     let runtime = tokio::runtime::Runtime::new()?;
+    if std::env::var_os("SCRATCH").is_some() {
+        return runtime.block_on(scratch::scratch(&bench));
+    }
     if let Some(storm) = storm {
         let seconds = storm.get(1).map_or(Ok(STORM), |seconds| seconds.parse())?;
         let told = runtime.block_on(storm::storm(&bench.url, Duration::from_secs(seconds), 64))?;
