@@ -244,7 +244,7 @@ mod tests {
                 lengths.insert(size);
                 (left, statements) = (left - size, statements + 1);
             }
-            assert!(statements <= 7, "{count} rows are {statements} statements");
+            assert!(statements <= 8, "{count} rows are {statements} statements");
         }
         assert!(lengths.len() < ROW_TEXTS && lengths.last() == Some(&MOST_ROWS));
         assert!(sql.enqueue.of(1).ends_with(" RETURNING id"));

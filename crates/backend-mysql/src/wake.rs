@@ -66,10 +66,10 @@ impl Pace {
     /// After a look that has found something, or nothing.
     fn next(&mut self, is_found: bool, now: Instant) {
         if is_found {
-            *self = Self::new(now);
-        } else if now.duration_since(self.found) >= AWAKE {
-            self.period = (2 * self.period).min(PERIOD.1);
+            self.found = now;
         }
+        let is_awake = now.duration_since(self.found) < AWAKE;
+        self.period = if is_awake { PERIOD.0 } else { (2 * self.period).min(PERIOD.1) };
     }
 }
 

@@ -15,6 +15,7 @@ mod isolation;
 mod languages;
 mod migrations;
 mod packets;
+mod pickup;
 mod plans;
 mod safe_updates;
 mod sessions;
