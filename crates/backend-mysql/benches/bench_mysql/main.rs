@@ -17,7 +17,6 @@ mod enqueue;
 mod ground;
 mod measure;
 mod pickup;
-mod scratch;
 mod storm;
 mod tx_settle;
 
@@ -62,9 +61,6 @@ fn main() -> Result {
     let url = given.or_else(|| server.as_ref().map(Mysql::url)).unwrap_or_default();
     let bench = Bench { url, options, server };
     let runtime = tokio::runtime::Runtime::new()?;
-    if std::env::var_os("SCRATCH").is_some() {
-        return runtime.block_on(scratch::scratch(&bench));
-    }
     if let Some(storm) = storm {
         let seconds = storm.get(1).map_or(Ok(STORM), |seconds| seconds.parse())?;
         let told = runtime.block_on(storm::storm(&bench.url, Duration::from_secs(seconds), 64))?;

@@ -120,11 +120,10 @@ async fn beside(bench: &Bench, workers: usize, idle: Duration) -> Result<(f64, L
 
 async fn load(bench: &Bench, ground: &Ground, time: Duration) -> Result<Load> {
     let mut conn = ground.connection().await?;
-    let (start, questions, ticks) =
-        (Instant::now(), questions(&mut conn).await?, ticks(bench.server.as_ref())?);
+    let (start, before, used) = (Instant::now(), questions(&mut conn).await?, ticks(bench.server.as_ref())?);
     tokio::time::sleep(time).await;
-    let statements = questions_since(&mut conn, questions).await? / start.elapsed().as_secs_f64();
-    let cpu = (crate::pickup::ticks(bench.server.as_ref())? - ticks) / start.elapsed().as_secs_f64();
+    let statements = (questions(&mut conn).await? - before) as f64 / start.elapsed().as_secs_f64();
+    let cpu = (ticks(bench.server.as_ref())? - used) / start.elapsed().as_secs_f64();
     Ok(Load { statements, cpu })
 }
 
@@ -133,12 +132,8 @@ async fn questions(conn: &mut mysql_async::Conn) -> Result<u64> {
     Ok(row.ok_or("the server does not count statements")?.1)
 }
 
-async fn questions_since(conn: &mut mysql_async::Conn, before: u64) -> Result<f64> {
-    Ok((questions(conn).await? - before - 1) as f64)
-}
-
 /// How many seconds of a core the server has used. Nothing is known of one that is not ours.
-pub(crate) fn ticks(server: Option<&Mysql>) -> Result<f64> {
+fn ticks(server: Option<&Mysql>) -> Result<f64> {
     let Some(pid) = server.and_then(Mysql::pid) else { return Ok(0.0) };
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name of the program may have blanks.

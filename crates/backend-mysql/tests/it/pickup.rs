@@ -44,7 +44,7 @@ async fn is_hinted(hints: &mut Wakeups) {
     tokio::time::timeout(DEADLINE, hints.next()).await.expect("no hint came").unwrap();
 }
 
-/// Producer and worker have two accounts. More jobs of other queues come than are looked at in one statement.
+/// Producer and worker have two accounts. More jobs of other queues come than are looked at one by one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_another_account_is_hinted() {
     for variable in BOTH {
