@@ -48,6 +48,7 @@ mod transaction_ended;
 mod transaction_lock;
 mod transaction_old;
 mod transaction_verdict;
+mod twin;
 mod unique;
 mod verdict;
 mod wake;
@@ -67,6 +68,7 @@ pub(crate) fn all() -> Vec<Check> {
         heartbeat::CHECKS,
         reclaim::CHECKS,
         lost::CHECKS,
+        twin::CHECKS,
         admin::CHECKS,
         redrive::CHECKS,
         list::CHECKS,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Nullable, Text};
+use diesel::sql_types::{BigInt, Datetime, Nullable, Text};
 use leasehold_core::{JobId, Prune, PruneAge, QueueName, Queues, Redrive, Redriven, time};
 use leasehold_sql::{Stored, beyond};
 
@@ -11,6 +11,8 @@ use crate::error::Failure;
 use crate::keys::{self, Key, Swept};
 use crate::limits;
 use crate::policy::rules;
+use crate::room::make_room;
+use crate::row::Time;
 use crate::selection::{ids, queues, statuses, twice};
 use crate::session::Session;
 use crate::statement::Param;
@@ -87,7 +89,8 @@ async fn redrive_page(
         ids.push(*id);
         session.wake(queue);
     }
-    put_back(session, ids, now, answer).await?;
+    let moved: HashSet<i64> = put_back(session, ids, now, answer).await?.into_iter().collect();
+    taken.retain(|_, id| moved.contains(id));
     keys::take(session, &taken.into_iter().collect::<Vec<_>>()).await.map(drop)
 }
 
@@ -96,20 +99,43 @@ fn key(dead: &Dead) -> Option<Key<'_>> {
     Some((&*dead.1, dead.2.as_deref()?))
 }
 
+/// Those that went back: all but those whose id a live job has.
 async fn put_back(
     session: &mut Session<'_>,
-    dead: Vec<i64>,
+    mut dead: Vec<i64>,
     now: DateTime<Utc>,
     answer: &mut Redriven,
-) -> Result<(), Failure> {
+) -> Result<Vec<i64>, Failure> {
     let sql = session.sql;
-    let moved = session.count_listed(&sql.redrive, vec![now.into(), now.into()], &dead, Vec::new()).await?;
+    let params = || vec![now.into(), now.into()];
+    let moved = match session.count_listed(&sql.redrive, params(), &dead, Vec::new()).await {
+        Err(Failure::Taken(error)) => {
+            let live = live(session, &dead).await?;
+            if live.is_empty() {
+                return Err(Failure::Taken(error));
+            }
+            // With another id it comes last.
+            make_room(session, &live).await?; // C7
+            dead.retain(|id| !live.contains(id));
+            session.count_listed(&sql.redrive, params(), &dead, Vec::new()).await?
+        }
+        moved => moved?,
+    };
     if moved != dead.len() as u64 {
         return Err(Failure::Other("a locked dead letter was not moved".into()));
     }
     session.count_listed(&sql.forget, Vec::new(), &dead, Vec::new()).await?;
-    answer.jobs.extend(dead.into_iter().map(JobId::new));
-    Ok(())
+    answer.jobs.extend(dead.iter().copied().map(JobId::new));
+    Ok(dead)
+}
+
+/// Those of these ids that live jobs have.
+async fn live(session: &mut Session<'_>, ids: &[i64]) -> Result<Vec<i64>, Failure> {
+    type Row = (BigInt, BigInt, Nullable<Datetime>, Text);
+    let sql = session.sql;
+    let live: Vec<(i64, i64, Option<Time>, Stored)> =
+        session.listed::<Row, _>(&sql.seen, Vec::new(), ids, Vec::new()).await?;
+    Ok(live.into_iter().map(|(id, ..)| id).collect())
 }
 
 /// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.

@@ -1,6 +1,7 @@
 //! A connection, and what one operation needs beside it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diesel::sql_types::BigInt;
 use diesel_async::AsyncMysqlConnection;
@@ -35,6 +36,8 @@ pub(crate) struct Session<'c> {
     stage: Stage,
     /// Whether the session is of somebody else's pool, so that its settings are not ours.
     pub(crate) is_lent: bool,
+    /// If this is true, nothing is committed any more: the caller is gone, and nobody else can use what was done for it.
+    pub(crate) unless: Option<&'c AtomicBool>,
     /// How much it may send at once.
     pub(crate) packet: Packet,
     /// Whether something was sent that is done for good, whether or not its answer comes back.
@@ -47,7 +50,16 @@ impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements, packet: Packet) -> Self {
         let stage = Stage::None;
-        Self { conn, sql, stage, is_lent: false, packet, in_doubt: false, wake: BTreeSet::new() }
+        Self {
+            conn,
+            sql,
+            stage,
+            is_lent: false,
+            unless: None,
+            packet,
+            in_doubt: false,
+            wake: BTreeSet::new(),
+        }
     }
 
     /// In the transaction of a user.
@@ -82,6 +94,9 @@ impl<'c> Session<'c> {
     /// Commits the transaction, if it is ours.
     pub(crate) async fn commit(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::Open {
+            if self.unless.is_some_and(|is_gone| is_gone.load(Ordering::Relaxed)) {
+                return Err(Failure::Late("nobody waits for it any more".into()));
+            }
             self.in_doubt = true;
             say(self.conn, "COMMIT").await?;
             self.stage = Stage::None;
@@ -96,6 +111,11 @@ impl<'c> Session<'c> {
             self.stage = Stage::None;
         }
         Ok(())
+    }
+
+    /// Runs a statement that has no arguments and no rows, in the transaction that is open.
+    pub(crate) async fn say(&mut self, text: &str) -> Result<(), Failure> {
+        say(self.conn, text).await
     }
 
     /// Whether the operation is part of a user's transaction.

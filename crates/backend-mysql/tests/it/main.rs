@@ -1,6 +1,7 @@
 //! The tests of the MySQL and MariaDB backend on real servers. Its conformance suites are the target `conformance`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests may")]
 
+mod abandoned;
 mod binary_log;
 mod chaos;
 mod character_sets;
@@ -8,6 +9,7 @@ mod corrupt;
 mod ended;
 mod failover;
 mod from_pool;
+mod full;
 mod gather;
 mod isolation;
 mod keys;
@@ -15,6 +17,7 @@ mod languages;
 mod many;
 mod migrations;
 mod packets;
+mod pickup;
 mod plans;
 mod safe_updates;
 mod sessions;
