@@ -16,8 +16,8 @@ local function used_number()
     return number
 end
 
--- The numbers of all queues. Each gets one with its first job; those of forgotten queues are given again when there are no others. The second answer:
--- whether there were enough.
+-- The numbers of all queues. Each gets one with its first job; those of forgotten queues are given again when there are no others. The other answers:
+-- whether there were enough, and which queues have got theirs now.
 local function register(shards, place)
     local numbers, names, fresh = {}, {}, {}
     for index = 1, queue_count do
@@ -33,18 +33,18 @@ local function register(shards, place)
         end
     end
     if #fresh == 0 then
-        return numbers, true
+        return numbers, true, {}
     end
     local last = tonumber(redis.call('GET', shard .. ':next') or 0)
     local unused = math.max(0, math.min(#fresh, math.floor((999999 - place) / shards) - last))
     if unused > 0 then
         redis.call('INCRBY', shard .. ':next', unused)
     end
-    local by_name, by_number, added = {}, {}, {}
+    local by_name, by_number, added, is_fresh = {}, {}, {}, {}
     for at, index in ipairs(fresh) do
         local number = at <= unused and string.format('%.0f', (last + at) * shards + place) or used_number()
         if number then
-            numbers[index] = number
+            numbers[index], is_fresh[index] = number, true
             by_name[2 * at - 1], by_name[2 * at] = names[index], number
             by_number[2 * at - 1], by_number[2 * at] = number, names[index]
             push(added, names[index])
@@ -56,7 +56,7 @@ local function register(shards, place)
         redis.call('HSET', shard .. ':names', unpack(by_number, from, to))
         redis.call('ZADD', shard .. ':queues', unpack(added, from, to))
     end
-    return numbers, #added == 2 * #fresh
+    return numbers, #added == 2 * #fresh, is_fresh
 end
 
 local shards, place_of_shard, shape_count, jobs = number(), number(), number(), number()
@@ -71,7 +71,7 @@ for from = 1, left == '' and 0 or jobs, 4000 do
         return redis.error_reply('GONE the payloads were not kept for so long')
     end
 end
-local numbers, are_enough = register(shards, place_of_shard)
+local numbers, are_enough, is_fresh = register(shards, place_of_shard)
 if not are_enough then
     for index = 1, queue_count do
         thinned[queue(index)] = true
@@ -91,7 +91,7 @@ for index = 1, shape_count do
         ready = changes(base, ':ready').added, due = changes(base, ':due').added,
     }
 end
-local sequence = floor and sequence_from(floor)
+local sequence = floor and sequence_from(floor, is_fresh)
 if sequence then
     sequence_to(sequence + jobs)
 end

@@ -16,10 +16,12 @@ use tokio::task::JoinHandle;
 /// What one script may do on average: it changes 250 jobs, each by a few commands.
 const COMMANDS_PER_SCRIPT: u64 = 3500;
 
-/// What the server has run: scripts, and commands, those of scripts included.
+/// What the server has run: scripts, and commands, those of scripts included; and what that took.
 struct Work {
     scripts: u64,
     commands: u64,
+    /// Seconds of the processor.
+    busy: f64,
 }
 
 impl Work {
@@ -28,7 +30,14 @@ impl Work {
         let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
         let commands = info.lines().filter_map(calls).sum();
         let scripts = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).and_then(calls);
-        Self { scripts: scripts.unwrap_or_default(), commands }
+        let info = server.command("INFO cpu").unwrap();
+        let seconds = |line: &str| {
+            let main =
+                line.starts_with("used_cpu_user_main_thread") || line.starts_with("used_cpu_sys_main_thread");
+            line.split_once(':').filter(|_| main)?.1.trim().parse::<f64>().ok()
+        };
+        let busy = info.lines().filter_map(seconds).sum();
+        Self { scripts: scripts.unwrap_or_default(), commands, busy }
     }
 }
 
@@ -56,7 +65,8 @@ macro_rules! measured {
         let longest = longest(&$server).await;
         #[allow(clippy::print_stdout, reason = "how long it takes is for a person to judge")]
         {
-            println!("{}: {scripts} scripts, {commands} commands, the longest took {longest:?}", $name);
+            let each = (after.busy - before.busy) / scripts.max(1) as f64 * 1000.0;
+            println!("{}: {scripts} scripts, {commands} commands; {each:.1} ms of the processor each, {longest:?} at most", $name);
         }
         (answer, commands / scripts.max(1))
     }};
