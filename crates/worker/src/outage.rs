@@ -61,3 +61,22 @@ pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     });
     text.unwrap_or_else(|| "an error that cannot be shown".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clones are the outages of several sources: the log says once that it begins and once that it is over.
+    #[test]
+    fn only_what_has_failed_says_that_it_is_over() {
+        let mut one = Outage::new("test");
+        let mut other = one.clone();
+        assert!(!one.is_on());
+        one.failed(&"no");
+        assert!(one.is_on() && !other.is_on());
+        other.over();
+        assert!(one.said.load(Ordering::Relaxed), "the outage of the other goes on");
+        one.over();
+        assert!(!one.is_on() && !one.said.load(Ordering::Relaxed));
+    }
+}

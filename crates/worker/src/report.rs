@@ -432,4 +432,19 @@ mod tests {
         assert_eq!(counted(["a", "b", "a", "c", "b", "a"].into_iter()), [("a", 3), ("b", 2), ("c", 1)]);
         assert_eq!(counted(std::iter::empty::<u8>()), []);
     }
+
+    #[test]
+    fn an_event_is_made_only_for_those_who_listen() {
+        let (reporter, made) = (reporter(), std::cell::Cell::new(0));
+        let event = || {
+            made.set(made.get() + 1);
+            WorkerEvent::Stopping
+        };
+        reporter.tell(event);
+        assert_eq!(made.get(), 0);
+        let mut events = reporter.events();
+        reporter.tell(event);
+        assert!(matches!(events.try_recv(), Ok(WorkerEvent::Stopping)));
+        assert_eq!(made.get(), 1);
+    }
 }

@@ -59,3 +59,40 @@ fn publish(queues: &Queues, stats: &[QueueStats]) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    use super::*;
+
+    /// Queues that have one label are counted together.
+    #[test]
+    fn each_gauge_is_the_sum_of_its_states() {
+        let stats = |queue: &str, counts: [u64; 4], dead_letters| {
+            let mut stats = QueueStats::empty(queue.parse().unwrap(), chrono::DateTime::UNIX_EPOCH);
+            let states = [JobState::Ready, JobState::Running, JobState::Scheduled, JobState::Retrying];
+            stats.states = states.into_iter().zip(counts).collect();
+            QueueStats { dead_letters, ..stats }
+        };
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        metrics::with_local_recorder(&recorder, || {
+            let both = [stats("room:1", [1, 2, 3, 4], 5), stats("room:2", [10, 20, 30, 40], 50)];
+            publish(&Queues::Matching(leasehold_core::QueuePrefix::new("room:").unwrap()), &both);
+        });
+        let gauges: BTreeMap<String, f64> = snapshotter
+            .snapshot()
+            .into_vec()
+            .into_iter()
+            .filter_map(|(key, _, _, value)| {
+                let DebugValue::Gauge(value) = value else { return None };
+                let label = key.key().labels().map(metrics::Label::value).collect::<Vec<_>>().join(",");
+                Some((format!("{} {label}", key.key().name()), value.into_inner()))
+            })
+            .collect();
+        let expected = [("dead_letters", 55.0), ("ready", 11.0), ("running", 22.0), ("waiting", 77.0)];
+        let expected = expected.map(|(name, sum)| (format!("leasehold_{name} room:*"), sum));
+        assert_eq!(gauges, BTreeMap::from(expected));
+    }
+}

@@ -159,3 +159,42 @@ fn a_lease_stays_what_it_was_when_it_is_extended() {
     assert_eq!((leases.is_running(&ended), leases.is_transactional(&ended)), (false, false));
     assert_eq!((leases.is_running(&transactional), leases.is_transactional(&transactional)), (true, true));
 }
+
+#[test]
+fn what_is_due_within_a_quarter_of_its_time_goes_along() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    // A third of each is 3, 9 and 10 s.
+    let jobs = [(1, 9), (2, 27), (3, 30)].map(|(id, seconds)| job(id, Duration::from_secs(seconds)));
+    leases.hold(&jobs, start, |_| false);
+    let [due, soon, later] = jobs.map(|job| job.receipt());
+    let third = start + Duration::from_secs(3);
+    assert_eq!(leases.due(third).beats, [[due, soon]]);
+    assert_eq!(leases.due(start + Duration::from_secs(10)).beats, [[later]]);
+}
+
+#[test]
+fn after_a_heartbeat_that_failed_a_quarter_of_the_time_left_passes() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let job = job(1, Duration::from_secs(12));
+    leases.hold(std::slice::from_ref(&job), start, |_| false);
+    let [fourth, sixth] = [4, 6].map(|seconds| start + Duration::from_secs(seconds));
+    assert_eq!(leases.due(fourth).beats, [[job.receipt()]]);
+    leases.try_again(&job.receipt(), fourth);
+    assert_eq!(leases.due(fourth).next, Some(sixth));
+    assert_eq!(leases.due(sixth).beats, [[job.receipt()]]);
+}
+
+/// Asked again after a quarter of the time left, but a twelfth of the lease at least; and believed in until a third of it after that.
+#[test]
+fn a_lease_whose_job_is_locked_is_asked_for_again_and_believed_in_meanwhile() {
+    let (leases, start) = (Leases::default(), Instant::now());
+    let job = job(1, Duration::from_secs(12));
+    leases.hold(std::slice::from_ref(&job), start, |_| false);
+    let at = |millis: u64| start + Duration::from_millis(millis);
+    leases.locked(&job.receipt(), at(4000), at(4000));
+    assert_eq!(leases.due(at(4000)).next, Some(at(6000)), "2 of the 8 seconds that are left");
+    leases.locked(&job.receipt(), at(11_000), at(11_000));
+    assert_eq!(leases.due(at(11_000)).next, Some(at(12_000)), "a twelfth of the lease");
+    assert_eq!(leases.pass(at(15_999)), []);
+    assert_eq!(leases.pass(at(16_000)), [job.receipt()]);
+}

@@ -175,6 +175,28 @@ mod tests {
         assert!(error.as_str().starts_with(r#"{"error":"the causexxx"#), "{error:?}");
     }
 
+    #[test]
+    fn what_is_just_short_enough_is_left_alone() {
+        for said in all("text") {
+            let bytes = bytes(&said);
+            assert_eq!(fit(said.clone(), bytes), said);
+            assert_ne!(fit(said.clone(), bytes - 1), said);
+        }
+    }
+
+    #[test]
+    fn a_result_that_is_too_long_says_so_if_there_is_room_for_that() {
+        let fitted = |limit| document(&fit(Verdict::done_with(&"x".repeat(5000)).unwrap(), limit)).clone();
+        assert_eq!(fitted(1000), refused("the result is 5002 bytes long, the limit is 1000"));
+        assert_eq!(fitted(20), Json::null());
+    }
+
+    #[test]
+    fn a_text_whose_characters_are_escaped_is_cut_by_halves_until_it_fits() {
+        let fitted = fit(Verdict::dead("\"".repeat(5000)), 1000);
+        assert!((900..=1000).contains(&bytes(&fitted)), "{fitted:?}");
+    }
+
     proptest! {
         #[test]
         fn what_fits_is_left_alone_and_the_rest_is_made_to_fit(text in any::<String>(), limit in 10_usize..400) {

@@ -215,3 +215,156 @@ fn a_question_that_was_put_off_is_asked_when_all_is_settled() {
     source.settled(1, now);
     assert_eq!(source.poll_at, Some(now));
 }
+
+/// A source with this limit, and a claim that brings so many of the jobs that it asks for.
+fn source(concurrency: usize) -> Source {
+    Source::new(Queues::named(["q"]).unwrap(), 1, Some(concurrency), Outages::new())
+}
+
+fn brought(asked: usize, jobs: usize) -> Brought {
+    Brought { asked, jobs, started: jobs, late: false }
+}
+
+fn claim(source: &mut Source, asked: usize, jobs: usize) -> After {
+    let firm = source.claiming(asked);
+    source.landed(asked, firm);
+    source.claimed(brought(asked, jobs))
+}
+
+#[test]
+fn a_second_claim_is_sent_only_while_they_come_back_full() {
+    let (mut source, now) = (source(20), Instant::now());
+    source.claiming(2);
+    assert_eq!(source.room(now), 0, "nothing is known of the first");
+    source.landed(2, true);
+    source.claimed(brought(2, 2));
+    source.claiming(2);
+    assert_eq!(source.room(now), 16, "it was full");
+    source.lapsed(2);
+    assert_eq!(source.room(now), 0, "it may hang");
+}
+
+/// Two claims are under way, of which one takes long.
+#[test]
+fn the_slots_of_a_claim_that_takes_long_are_still_counted_for_its_source() {
+    let (mut source, now) = (source(20), Instant::now());
+    claim(&mut source, 1, 1);
+    source.claiming(2);
+    source.claiming(3);
+    source.lapsed(2);
+    assert_eq!((source.reserved, source.unreserved), (3, 2));
+    source.landed(3, true);
+    source.claimed(brought(3, 3));
+    // 1 and 3 are running, 2 may come.
+    assert_eq!(source.room(now), 20 - 4 - 2);
+    source.landed(2, false);
+    source.claimed(brought(2, 2));
+    assert_eq!((source.reserved, source.unreserved, source.room(now)), (0, 0, 20 - 6));
+}
+
+#[test]
+fn after_a_claim_that_brought_none_the_store_is_asked_unless_something_else_is_under_way() {
+    assert_eq!(claim(&mut source(5), 1, 0), After::Ask);
+    // A hint came meanwhile: it is worth to claim again.
+    let mut hinted = source(5);
+    hinted.claiming(1);
+    hinted.hint();
+    hinted.landed(1, true);
+    assert_eq!((hinted.claimed(brought(1, 0)), hinted.wanted), (After::Go, true));
+    // Another question is under way.
+    let mut asking = source(5);
+    asking.asking();
+    assert_eq!(claim(&mut asking, 1, 0), After::Go);
+    // Jobs are running, and nothing waits for a verdict.
+    let mut running = source(5);
+    claim(&mut running, 2, 1);
+    assert_eq!(claim(&mut running, 1, 0), After::Ask);
+}
+
+#[test]
+fn when_work_is_settled_an_empty_source_is_asked_for_and_another_is_claimed_from() {
+    for (jobs, wanted, is_to_ask) in [(0, false, true), (1, true, false)] {
+        let (mut source, now) = (source(5), Instant::now());
+        claim(&mut source, 2, 1);
+        claim(&mut source, 2, jobs);
+        source.ended();
+        source.settled(1, now);
+        assert_eq!((source.wanted, source.poll_at == Some(now)), (wanted, is_to_ask), "{jobs} jobs");
+    }
+}
+
+#[test]
+fn what_the_store_did_not_say_is_looked_for() {
+    let (mut source, now) = (source(5), Instant::now());
+    claim(&mut source, 1, 0);
+    source.asking();
+    source.not_told(&StoreError::unavailable("test", "no"), now);
+    let at = source.poll_at.unwrap();
+    assert!(!source.is_to_ask(at), "it is claimed from instead");
+    assert!(source.wanted);
+}
+
+/// A time is set only if nothing else would wake the source.
+#[test]
+fn a_source_with_something_under_way_needs_no_time() {
+    let now = Instant::now();
+    let mut wanted = source(5);
+    assert_eq!(wanted.next_time(POLL, now), None);
+    let mut claiming = source(5);
+    claiming.claiming(1);
+    claiming.wanted = false;
+    assert_eq!(claiming.next_time(POLL, now), None);
+    let mut asking = source(5);
+    claim(&mut asking, 1, 0);
+    asking.asking();
+    assert_eq!(asking.next_time(POLL, now), None);
+    let mut waiting = source(5);
+    claim(&mut waiting, 1, 0);
+    assert_eq!(waiting.next_time(POLL, now), Some(now + POLL));
+    let told = now + Duration::from_millis(5);
+    waiting.poll_at = Some(told);
+    assert_eq!(waiting.next_time(POLL, now), Some(told));
+    // A pause comes first, while it lasts.
+    let until = now + Duration::from_millis(1);
+    waiting.pause_until = Some(until);
+    assert_eq!(waiting.next_time(POLL, now), Some(until));
+    assert_eq!(waiting.next_time(POLL, until), Some(told));
+}
+
+#[test]
+fn while_another_claim_is_under_way_nothing_is_asked() {
+    let mut source = source(20);
+    claim(&mut source, 1, 1);
+    source.claiming(1);
+    source.claiming(1);
+    source.landed(1, true);
+    assert_eq!(source.claimed(brought(1, 0)), After::Go);
+    source.landed(1, true);
+    assert_eq!(source.claimed(brought(1, 0)), After::Ask);
+}
+
+#[test]
+fn what_was_due_and_is_claimed_is_no_lease_that_has_passed() {
+    let (mut source, now) = (source(20), Instant::now());
+    claim(&mut source, 1, 0);
+    source.asking();
+    source.told(Some(Duration::ZERO), POLL, now);
+    assert_eq!(claim(&mut source, 2, 1), After::Go);
+    assert_eq!(claim(&mut source, 1, 0), After::Ask);
+    source.asking();
+    source.told(Some(Duration::ZERO), POLL, now);
+    assert_eq!(claim(&mut source, 1, 0), After::Reclaim);
+}
+
+#[test]
+fn only_after_work_it_is_worth_to_look_again() {
+    let (mut source, now) = (source(20), Instant::now());
+    claim(&mut source, 2, 1);
+    source.ended();
+    source.settled(1, now);
+    assert!(source.wanted);
+    assert_eq!(claim(&mut source, 2, 0), After::Ask);
+    source.put_back(1);
+    source.settled(1, now);
+    assert_eq!((source.wanted, source.poll_at), (false, None));
+}

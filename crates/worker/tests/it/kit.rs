@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{FinalStatus, JobKind, Json, NewJob, Record, Settled, Store, StoreError, TxStore};
+use leasehold_core::{
+    FinalStatus, JobKind, Json, NewJob, Record, Settled, Store, StoreError, TxStore, Verdict,
+};
 use leasehold_memory::MemoryStore;
 use leasehold_worker::Context;
 use leasehold_worker::testing::{Crash, TestQueue};
@@ -100,4 +102,16 @@ async fn only_the_jobs_of_the_queue_and_the_kind_are_listed() {
         queue.enqueue("bank", &Pay { cents: 1 }).await.unwrap();
     }
     assert_eq!(queue.enqueued::<Pay>("bank").await.unwrap().len(), 151);
+}
+
+/// Each turn takes a part of the horizon.
+#[tokio::test]
+async fn time_moves_on_no_further_than_the_horizon() {
+    let queue = TestQueue::new();
+    let again = async |_: Pay, _: Context<()>| Verdict::snooze(Duration::from_secs(600));
+    let worker = queue.worker().queue("bank").handle::<Pay>(again).test().unwrap();
+    queue.enqueue("bank", &Pay { cents: 1 }).await.unwrap();
+    let start = queue.now();
+    let ran = queue.run_to_end(&worker, Duration::from_secs(1500)).await.unwrap();
+    assert_eq!((ran.len(), queue.now() - start), (3, chrono::Duration::seconds(1200)));
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "tests may")]
 
 mod building;
+mod context;
 mod counting;
 mod documents;
 mod endings;
@@ -10,6 +11,7 @@ mod heart;
 mod kit;
 mod leases;
 mod locked;
+mod logs;
 mod panics;
 mod reports;
 mod sharing;

@@ -177,6 +177,33 @@ async fn a_busy_worker_reclaims() {
     worker.shutdown(Duration::ZERO).await.unwrap();
 }
 
+/// A reclaim that hangs is given up after a minute. Until then no other is sent.
+#[tokio::test(start_paused = true)]
+async fn one_reclaim_is_under_way_at_a_time() {
+    struct Hanging(AtomicUsize);
+    #[async_trait]
+    impl Around for Hanging {
+        async fn before(&self, op: Op, _: usize) -> Result<()> {
+            if op == Op::Reclaim {
+                self.0.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+    }
+    let (store, hanging) = (store(), Arc::new(Hanging(0.into())));
+    fill(&store, "q", 1).await;
+    let worker = Worker::builder(Wrapped::new(&store, &hanging)).queue("q").heartbeat_on(HeartbeatOn::Task);
+    let handler = async |_: Work, _: Context<()>| std::future::pending::<()>().await;
+    let worker = worker.lease(60 * SECOND).handle::<Work>(handler).start().unwrap();
+    // Looked for after 22 to 38 seconds, and again after as many.
+    sleep(80 * SECOND).await;
+    assert_eq!(hanging.0.load(Ordering::SeqCst), 1);
+    sleep(80 * SECOND).await;
+    assert!(hanging.0.load(Ordering::SeqCst) > 1);
+    worker.shutdown(Duration::ZERO).await.unwrap();
+}
+
 /// A store without hints, and a queue of which one job is ready at a time: the worker looks again after each.
 #[tokio::test(start_paused = true)]
 async fn after_its_work_a_worker_looks_again_without_being_told() {
