@@ -4,8 +4,8 @@
 //! from it. While reads overlap there is no such moment, and the log grows without bound. So the writer makes one: once the log is long, it
 //! holds new reads of its store back, and when the last one has ended it cuts the log back to nothing. It goes on writing meanwhile.
 //!
-//! Readers that are not the store's own are waited for inside SQLite, which holds the lock for writing: for 20 ms at first. If
-//! that was in vain, the next attempt comes later and waits longer, within 5 % of the time.
+//! Readers that are not the store's own are waited for inside SQLite, which holds the lock for writing meanwhile: for 20 ms, and once the log is much too long
+//! for 2 s, both within 5 % of the time. New readers do not prolong that: once all of the log is copied they read from the database alone.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,10 +28,9 @@ const HOLD: Duration = Duration::from_secs(5);
 /// How often to look whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// For how long readers of others are waited for at first, and how often that is doubled at most.
-const OTHERS: Duration = Duration::from_millis(20);
-const DOUBLED: u32 = 6;
-/// So many times as long as an attempt took that was in vain, no other is made.
+/// For how long readers of others are waited for, and once the log is too long.
+const OTHERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+/// So many times as long as an attempt took that was in vain, no other such attempt is made.
 const REST: u32 = 20;
 
 /// The log of one file, as the writer keeps it.
@@ -41,6 +40,8 @@ pub(crate) struct Log {
     state: State,
     /// How many attempts in a row were in vain.
     failed: u32,
+    /// Before that, readers of others are not waited for any longer than usual.
+    patient_from: Instant,
 }
 
 enum State {
@@ -52,7 +53,8 @@ enum State {
 
 impl Log {
     pub(crate) fn new(path: PathBuf, gate: Arc<Gate>) -> Self {
-        Self { path, gate, state: State::Resting(Instant::now()), failed: 0 }
+        let now = Instant::now();
+        Self { path, gate, state: State::Resting(now), failed: 0, patient_from: now }
     }
 
     /// When to call [`keep_short`](Self::keep_short) again, even if nothing was written.
@@ -84,29 +86,35 @@ impl Log {
         };
         while !self.gate.is_empty() {
             if until <= Instant::now() {
-                return self.ended(since, false);
+                return self.ended(Some(since.elapsed() * REST));
             }
             if self.len() < TOO_LONG {
                 return;
             }
             std::thread::sleep(LOOK);
         }
-        let is_cut = cut_back(conn, OTHERS * 2_u32.pow(self.failed.min(DOUBLED)));
-        self.ended(since, is_cut);
+        let start = Instant::now();
+        let is_patient = self.len() > TOO_LONG && self.patient_from <= start;
+        if cut_back(conn, if is_patient { OTHERS.1 } else { OTHERS.0 }) {
+            return self.ended(None);
+        }
+        if is_patient {
+            self.patient_from = Instant::now() + start.elapsed() * REST;
+        }
+        self.ended(Some(OTHERS.0 * REST));
     }
 
-    fn ended(&mut self, since: Instant, is_cut: bool) {
+    /// Lets reads begin again. If the log could not be cut back, there is a rest now.
+    fn ended(&mut self, rest: Option<Duration>) {
         self.gate.open();
-        let now = Instant::now();
-        if is_cut {
+        self.state = State::Resting(Instant::now() + rest.unwrap_or_default());
+        if rest.is_none() {
             self.failed = 0;
-            self.state = State::Resting(now);
             return;
         }
-        self.failed += 1;
-        self.state = State::Resting(now + (now - since) * REST);
+        self.failed = self.failed.saturating_add(1);
         let (log, mebibytes) = (self.path.display(), self.len() >> 20);
-        if self.failed == 3 {
+        if self.failed == 10 {
             tracing::warn!(%log, mebibytes, "the write-ahead log grows: a connection reads for very long");
         } else {
             tracing::debug!(%log, mebibytes, "the write-ahead log cannot be cut back yet");
