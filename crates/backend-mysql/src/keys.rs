@@ -188,14 +188,16 @@ async fn still_live<'k>(
     Ok(live.iter().filter_map(holder).collect())
 }
 
-/// A statement that is repeated for each key: its place among them, its queue, the key.
+/// A statement that is repeated for each key: its place among them, its queue, the key. Filled up with the last key: for one that is not there a
+/// user's transaction would lock a gap.
 fn each<'a>(statement: &'a Repeated, keys: &[Key<'a>]) -> (&'a str, Vec<Param<'a>>) {
     let (text, size) = statement.of(keys.len());
     let mut params: Vec<Param<'_>> = Vec::with_capacity(3 * size);
     for (place, (queue, key)) in keys.iter().enumerate() {
         params.extend([place.into(), (*queue).into(), (*key).into()]);
     }
-    (keys.len()..size).for_each(|_| params.extend([i64::MAX.into(), "".into(), "".into()]));
+    let (queue, key) = keys.last().copied().unwrap_or_default();
+    (keys.len()..size).for_each(|_| params.extend([i64::MAX.into(), queue.into(), key.into()]));
     (text, params)
 }
 
