@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{BoxError, Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, Verdict};
+use leasehold_core::{
+    BoxError, Enqueued, IdempotencyKey, JobId, NewJob, Receipt, Result, Settled, Store, Verdict,
+};
 
 /// An isolation level. From `REPEATABLE READ` on, the transaction sees the database as it was at its first statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +108,12 @@ pub trait Harness: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Puts a dead letter into the history that has the id of this live job, and otherwise what the job has, as the restore of an older backup may.
+    /// False, as by default, if the two cannot be stored at the same time.
+    async fn finish_twin(&self, _database: &Self::Database, _id: JobId) -> Result<bool, BoxError> {
+        Ok(false)
+    }
+
     /// Opens a transaction. `None`, as by default, if the backend is no [`TxStore`](leasehold_core::TxStore).
     async fn begin(&self, _database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {
         Ok(None)
@@ -180,6 +188,10 @@ impl<H: Harness> Harness for Arc<H> {
 
     async fn lose(&self, database: &Self::Database) -> Result<(), BoxError> {
         H::lose(self, database).await
+    }
+
+    async fn finish_twin(&self, database: &Self::Database, id: JobId) -> Result<bool, BoxError> {
+        H::finish_twin(self, database, id).await
     }
 
     async fn begin(&self, database: &Self::Database) -> Result<Option<Box<dyn Transaction>>, BoxError> {

@@ -54,7 +54,7 @@
 //! (`intervene`, `release`), `redrive`, `list` and `page` (`get`, `jobs`, `history`), `receipts` (and `stuck`), `stats`,
 //! `explain`, `next` (`next_available_at`), `derived` (overrides against the defaults), `prune`, `pause`, `policy`,
 //! `backoff`, `limits`, `rate`, `fifo`, `input`, `time`, `wake`, `events`, `race`, `bulk`, `cancel`, `transaction`,
-//! `interleave`, `model`. Most of them use `enqueue`, `dequeue`, `settle`, `get`, `jobs` and `history` to set the scene, so
+//! `interleave`, `twin` (ids that are there twice), `model`. Most of them use `enqueue`, `dequeue`, `settle`, `get`, `jobs` and `history` to set the scene, so
 //! write those first.
 //!
 //! A failure of `model` prints a sequence of operations and a line `LEASEHOLD_REPLAY='…'`. Put that before the command to

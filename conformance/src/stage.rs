@@ -82,6 +82,14 @@ impl Stage {
         self.site.lose().await
     }
 
+    /// Puts a dead letter with the id of a live job into the history. The check does not apply where there is no place for both.
+    pub(crate) async fn finish_twin(&self, id: JobId) -> Outcome {
+        match self.site.finish_twin(id).await? {
+            true => Ok(()),
+            false => Err(Problem::NotApplicable("a live job and a finished one never have the same id")),
+        }
+    }
+
     pub(crate) async fn begin(&self) -> Outcome<Box<dyn Transaction>> {
         self.site.begin().await?.ok_or_else(no_transactions)
     }
@@ -261,6 +269,7 @@ pub(crate) trait Site: Send + Sync {
     async fn set_back(&self, by: Duration) -> Outcome<bool>;
     async fn save(&self) -> Outcome<bool>;
     async fn lose(&self) -> Outcome;
+    async fn finish_twin(&self, id: JobId) -> Outcome<bool>;
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn begin_at(&self, level: Isolation) -> Outcome<Option<Box<dyn Transaction>>>;
     async fn no_transaction(&self) -> Outcome<Option<Box<dyn Transaction>>>;
@@ -302,6 +311,10 @@ impl<H: Harness> Site for Played<H> {
 
     async fn lose(&self) -> Outcome {
         Ok(self.harness.lose(&self.database).await?)
+    }
+
+    async fn finish_twin(&self, id: JobId) -> Outcome<bool> {
+        Ok(self.harness.finish_twin(&self.database, id).await?)
     }
 
     async fn begin(&self) -> Outcome<Option<Box<dyn Transaction>>> {

@@ -45,6 +45,7 @@ mod transaction_ended;
 mod transaction_lock;
 mod transaction_old;
 mod transaction_verdict;
+mod twin;
 mod unique;
 mod verdict;
 mod wake;
@@ -64,6 +65,7 @@ pub(crate) fn all() -> Vec<Check> {
         heartbeat::CHECKS,
         reclaim::CHECKS,
         lost::CHECKS,
+        twin::CHECKS,
         admin::CHECKS,
         redrive::CHECKS,
         list::CHECKS,

@@ -757,6 +757,12 @@ faults! {
     NoWakeOnRetry,
     /// A job that is sent back by `retry_later` wakes nobody.
     NoWakeOnRetryLater,
+    /// A live job with the id of a finished one fails the batch of its verdict.
+    TwinFailsTheVerdict,
+    /// A live job with the id of a finished one fails every reclaim that meets it.
+    TwinStopsReclaim,
+    /// A live job with the id of a finished one fails every redrive.
+    TwinStopsTheRedrive,
     /// A reclaimed job wakes nobody.
     NoWakeOnReclaim,
     /// A promoted job wakes nobody.

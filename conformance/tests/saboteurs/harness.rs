@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
-use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, JobId, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict,
+};
 
 use crate::fault::Fault;
 use crate::naive::{Database, Naive, NaiveConnection};
@@ -61,6 +63,11 @@ impl Harness for Saboteur {
     async fn lose(&self, database: &Arc<Database>) -> Result<(), BoxError> {
         database.lose();
         Ok(())
+    }
+
+    async fn finish_twin(&self, database: &Arc<Database>, id: JobId) -> Result<bool, BoxError> {
+        database.finish_twin(id);
+        Ok(true)
     }
 
     async fn begin(&self, database: &Arc<Database>) -> Result<Option<Box<dyn Transaction>>, BoxError> {

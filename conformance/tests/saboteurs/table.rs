@@ -419,6 +419,10 @@ pub(crate) const CASES: &[(Fault, Clause, &str)] = &[
         contract::T9,
         "transaction::every_verdict_does_what_it_does_outside",
     ),
+    // Ids that are there twice
+    (Fault::TwinFailsTheVerdict, contract::C7, "twin::verdicts_count_though_an_id_is_taken"),
+    (Fault::TwinStopsReclaim, contract::C7, "twin::a_reclaim_stops_at_no_id_that_is_taken"),
+    (Fault::TwinStopsTheRedrive, contract::C7, "twin::a_redrive_stops_at_no_id_that_is_taken"),
     // Hints and events
     (Fault::NoWakeOnEnqueue, contract::W1, "wake::a_new_job_wakes"),
     (Fault::NoWakeOnCommit, contract::W1, "wake::a_commit_wakes"),

@@ -8,6 +8,7 @@ use leasehold_sql::Rules;
 use serde_json::{Value, json};
 
 use crate::error::Failure;
+use crate::room::{self, make_room};
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -135,7 +136,15 @@ async fn finish_same(
         let after = vec![(*epoch).into(), i64::from(*is_leased).into()];
         for some in ids.chunks(session.packet.ids_beside(end.bytes()).max(1)) {
             let statement = session.count_listed(&sql.finish_same, before.clone(), some, after.clone());
-            as_locked(statement.await?, some.len())?;
+            let written = match statement.await {
+                Err(Failure::Taken(_)) => {
+                    make_room(session, some).await?; // C7
+                    let again = session.count_listed(&sql.finish_same, before.clone(), some, after.clone());
+                    again.await.map_err(room::again)?
+                }
+                written => written?,
+            };
+            as_locked(written, some.len())?;
         }
     }
     Ok(())
@@ -147,6 +156,7 @@ async fn finish_each(
     now: DateTime<Utc>,
 ) -> Result<(), Failure> {
     let sql = session.sql;
+    let mut ids = groups.iter().flat_map(|(_, ids)| ids.iter().copied());
     let items = groups.iter().flat_map(|(group, ids)| ids.iter().map(move |id| (id, group)));
     let items = items.map(|(id, (end, (epoch, is_leased)))| {
         let raise = i64::from(end.raise && *is_leased); // A4, R8
@@ -154,7 +164,16 @@ async fn finish_each(
         json!([id, epoch, leased, raise, end.status.as_str(), end.result, end.error])
     });
     for (array, count) in arrays(items, array_bytes(session)) {
-        as_locked(session.count(&sql.finish_each, vec![now.into(), array.into()]).await?, count)?;
+        let some: Vec<i64> = ids.by_ref().take(count).collect();
+        let params = vec![now.into(), array.into()];
+        let written = match session.count(&sql.finish_each, params.clone()).await {
+            Err(Failure::Taken(_)) => {
+                make_room(session, &some).await?; // C7
+                session.count(&sql.finish_each, params).await.map_err(room::again)?
+            }
+            written => written?,
+        };
+        as_locked(written, count)?;
     }
     Ok(())
 }

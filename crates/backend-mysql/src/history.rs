@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use diesel::sql_types::{BigInt, Nullable, Text};
+use diesel::sql_types::{BigInt, Datetime, Nullable, Text};
 use leasehold_core::{JobId, Prune, PruneAge, QueueName, Queues, Redrive, Redriven, time};
 use leasehold_sql::{Stored, beyond};
 
 use crate::enqueue::all_names;
 use crate::error::Failure;
 use crate::policy::rules;
+use crate::room::make_room;
+use crate::row::Time;
 use crate::selection::{ids, queues, statuses, twice};
 use crate::session::Session;
 use crate::statement::Param;
@@ -95,14 +97,36 @@ async fn put_back(
     answer: &mut Redriven,
 ) -> Result<(), Failure> {
     let sql = session.sql;
-    let dead = std::mem::take(dead);
-    let moved = session.count_listed(&sql.redrive, vec![now.into(), now.into()], &dead, Vec::new()).await?;
+    let mut dead = std::mem::take(dead);
+    let params = || vec![now.into(), now.into()];
+    let moved = match session.count_listed(&sql.redrive, params(), &dead, Vec::new()).await {
+        Err(Failure::Taken(error)) => {
+            let live = live(session, &dead).await?;
+            if live.is_empty() {
+                return Err(Failure::Taken(error));
+            }
+            // With another id it comes last.
+            make_room(session, &live).await?; // C7
+            dead.retain(|id| !live.contains(id));
+            session.count_listed(&sql.redrive, params(), &dead, Vec::new()).await?
+        }
+        moved => moved?,
+    };
     if moved != dead.len() as u64 {
         return Err(Failure::Other("a locked dead letter was not moved".into()));
     }
     session.count_listed(&sql.forget, Vec::new(), &dead, Vec::new()).await?;
     answer.jobs.extend(dead.into_iter().map(JobId::new));
     Ok(())
+}
+
+/// Those of these ids that live jobs have.
+async fn live(session: &mut Session<'_>, ids: &[i64]) -> Result<Vec<i64>, Failure> {
+    type Row = (BigInt, BigInt, Nullable<Datetime>, Text);
+    let sql = session.sql;
+    let live: Vec<(i64, i64, Option<Time>, Stored)> =
+        session.listed::<Row, _>(&sql.seen, Vec::new(), ids, Vec::new()).await?;
+    Ok(live.into_iter().map(|(id, ..)| id).collect())
 }
 
 /// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.

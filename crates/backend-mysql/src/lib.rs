@@ -56,6 +56,7 @@ mod migrate;
 mod packet;
 mod policy;
 mod reclaim;
+mod room;
 mod row;
 mod run;
 mod selection;

@@ -115,6 +115,11 @@ impl<'c> Session<'c> {
         self.listed::<Text, String>(&sql.free_names, Vec::new(), &names, Vec::new()).await.map(drop)
     }
 
+    /// Runs a statement that has no arguments and no rows, in the transaction that is open.
+    pub(crate) async fn say(&mut self, text: &str) -> Result<(), Failure> {
+        say(self.conn, text).await
+    }
+
     /// Whether the operation is part of a user's transaction.
     pub(crate) fn is_users(&self) -> bool {
         self.stage == Stage::Users

@@ -45,7 +45,8 @@ fn same(items: &[(Receipt, Verdict)]) -> Option<(Epoch, &str)> {
     is_whole.then_some(first)
 }
 
-/// Completes all of the jobs in two statements, or none: if a receipt is stale, a job is locked, or somebody has set a policy.
+/// Completes all of the jobs in two statements, or none: if a receipt is stale, a job is locked, an id is taken, or somebody has set a
+/// policy.
 async fn complete(
     session: &mut Session<'_>,
     items: &[(Receipt, Verdict)],
@@ -58,7 +59,11 @@ async fn complete(
     let complete = if session.is_users() { &sql.complete } else { &sql.complete_free };
     session.begin().await?;
     let result = result.to_owned();
-    let written = session.count_listed(complete, vec![result.into()], &ids, vec![epoch.get().into()]).await?;
+    let completing = session.count_listed(complete, vec![result.into()], &ids, vec![epoch.get().into()]);
+    let written = match completing.await {
+        Err(Failure::Taken(_)) => 0, // C7
+        written => written?,
+    };
     if written == ids.len() as u64 {
         let removed =
             session.count_listed(&sql.completed, Vec::new(), &ids, vec![epoch.get().into()]).await?;

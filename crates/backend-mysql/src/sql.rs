@@ -175,10 +175,10 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
 
 statements!(
     plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
-        is_open, is_open_policies, job, keeps_text, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
-        remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, stuck, taken_now;
+        is_open, is_open_policies, job, keeps_text, largest, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
+        remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, skip_ids, stuck, taken_now;
     listed: complete, complete_free, completed, extend, finish_same, forget, forget_keys, held, held_free, lease, limits, live, lock, lock_dead,
-        lock_due, raise_limits, redrive, seen, still_live;
+        lock_due, move_finished, raise_limits, redrive, seen, still_live;
     repeated: exhausted, head, heads, leased, taken;
     worded: dead, stats;
 );

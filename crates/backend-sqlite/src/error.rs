@@ -1,6 +1,6 @@
 //! What the database's errors mean to the caller.
 
-use diesel::result::Error as DieselError;
+use diesel::result::{DatabaseErrorKind, Error as DieselError};
 use leasehold_core::{BoxError, StoreError};
 
 /// Why an operation failed.
@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Busy(BoxError),
     /// The whole transaction is gone, with whatever else was in it: a full disk, an error of the file system.
     TransactionLost(BoxError),
+    /// A row with this key was there already.
+    Taken(BoxError),
     /// An answer that is an error to the caller.
     Told(StoreError),
     /// Anything else.
@@ -22,16 +24,19 @@ impl Failure {
         match self {
             Self::Busy(source) => StoreError::unavailable(operation, source),
             Self::Told(error) => error,
-            Self::TransactionLost(source) | Self::Other(source) => StoreError::backend(operation, source),
+            Self::TransactionLost(source) | Self::Taken(source) | Self::Other(source) => {
+                StoreError::backend(operation, source)
+            }
         }
     }
 
     /// The failure of a savepoint: there is no transaction any more.
     pub(crate) fn transaction_lost(self) -> Self {
         match self {
-            Self::Busy(source) | Self::Other(source) | Self::TransactionLost(source) => {
-                Self::TransactionLost(source)
-            }
+            Self::Busy(source)
+            | Self::Taken(source)
+            | Self::Other(source)
+            | Self::TransactionLost(source) => Self::TransactionLost(source),
             Self::Told(error) => Self::TransactionLost(error.into()),
         }
     }
@@ -39,7 +44,10 @@ impl Failure {
     /// What happened, in words.
     pub(crate) fn words(&self) -> String {
         match self {
-            Self::Busy(source) | Self::TransactionLost(source) | Self::Other(source) => source.to_string(),
+            Self::Busy(source)
+            | Self::TransactionLost(source)
+            | Self::Taken(source)
+            | Self::Other(source) => source.to_string(),
             Self::Told(error) => error.to_string(),
         }
     }
@@ -66,6 +74,7 @@ impl From<DieselError> for Failure {
     fn from(error: DieselError) -> Self {
         // diesel keeps no code of these: only the words are left.
         match &error {
+            DieselError::DatabaseError(DatabaseErrorKind::UniqueViolation, _) => Self::Taken(error.into()),
             DieselError::DatabaseError(_, information) => match information.message() {
                 message if Self::is_locked(message) => Self::Busy(error.into()),
                 message if is_missing(message) => {

@@ -6,6 +6,7 @@ use leasehold_sql::Stored;
 
 use crate::error::Failure;
 use crate::policy::rules;
+use crate::room::make_room;
 use crate::selection::{Selection, ids};
 use crate::session::Session;
 use crate::statement::Param;
@@ -28,7 +29,7 @@ pub(crate) fn redrive(session: &mut Session<'_>, request: &Redrive) -> Result<Re
             if answer.jobs.len() == limit {
                 return Ok(answer);
             }
-            if redrive_one(session, id, &queue, key.as_deref())? {
+            if let Some(id) = redrive_one(session, id, &queue, key.as_deref())? {
                 answer.jobs.push(JobId::new(id));
             } else if answer.conflicts.len() < limit {
                 answer.conflicts.push(JobId::new(id)); // X4
@@ -54,19 +55,28 @@ fn dead(session: &mut Session<'_>, request: &Redrive, after: i64, page: usize) -
     session.rows::<(BigInt, Text, Nullable<Text>), _>(&sql.dead, params)
 }
 
-/// Whether the dead letter is back: not if a live job has its key.
-fn redrive_one(session: &mut Session<'_>, id: i64, queue: &str, key: Option<&str>) -> Result<bool, Failure> {
+/// The id of the dead letter, if it is back: not if a live job has its key.
+fn redrive_one(
+    session: &mut Session<'_>,
+    mut id: i64,
+    queue: &str,
+    key: Option<&str>,
+) -> Result<Option<i64>, Failure> {
     let sql = session.sql;
     if let Some(key) = key {
         let taken = session.row::<BigInt, i64>(&sql.taken, vec![queue.into(), key.into()])?;
         if taken.is_some() {
-            return Ok(false);
+            return Ok(None);
         }
     }
-    session.count(&sql.redrive, vec![id.into(), session.now.into()])?;
+    if let Err(failure) = session.count(&sql.redrive, vec![id.into(), session.now.into()]) {
+        let Failure::Taken(_) = failure else { return Err(failure) };
+        id += make_room(session, &[id])?; // C7
+        session.count(&sql.redrive, vec![id.into(), session.now.into()])?;
+    }
     session.count(&sql.forget, vec![std::iter::once(id).collect()])?;
     session.wake(queue);
-    Ok(true)
+    Ok(Some(id))
 }
 
 /// Forgets finished jobs, queue by queue, then passed idempotency keys; says how many.

@@ -50,6 +50,7 @@ mod migrate;
 mod policy;
 mod readers;
 mod reclaim;
+mod room;
 mod row;
 mod selection;
 mod session;

@@ -10,6 +10,7 @@ use leasehold_sql::{Rules, Stored};
 
 use crate::error::Failure;
 use crate::policy::rules;
+use crate::room::make_room;
 use crate::session::Session;
 use crate::statement::Param;
 
@@ -33,8 +34,13 @@ fn settle_done(
 ) -> Result<Vec<SettleOutcome>, Failure> {
     let sql = session.sql;
     let params = vec![completions(items), session.now.into()];
-    let done: Vec<(i64, i64, Stored)> =
-        session.rows::<(BigInt, BigInt, Text), _>(&sql.settle_done, params)?;
+    let mut done = session.rows::<(BigInt, BigInt, Text), _>(&sql.settle_done, params.clone());
+    if matches!(done, Err(Failure::Taken(_))) {
+        let held = held(session, items)?;
+        make_room(session, &held)?; // C7
+        done = session.rows::<(BigInt, BigInt, Text), _>(&sql.settle_done, params);
+    }
+    let done: Vec<(i64, i64, Stored)> = done?;
     session.count(&sql.remove, vec![done.iter().map(|(id, ..)| *id).collect()])?;
     for queue in done.iter().map(|(.., queue)| &**queue).collect::<BTreeSet<_>>() {
         lease_ended(session, rules, queue);
@@ -49,6 +55,18 @@ fn settle_done(
         false => SettleOutcome::LeaseLost, // S2, S11
     };
     Ok(items.iter().map(outcome).collect())
+}
+
+/// The jobs of good receipts.
+fn held(session: &mut Session<'_>, items: &[(Receipt, Verdict)]) -> Result<Vec<i64>, Failure> {
+    let sql = session.sql;
+    let mut held = Vec::new();
+    for (id, epoch) in items.iter().map(|(receipt, _)| key(receipt)) {
+        let row = session
+            .row::<(Text, BigInt, BigInt), (Stored, i64, i64)>(&sql.held, vec![id.into(), epoch.into()])?;
+        held.extend(row.map(|_| id));
+    }
+    Ok(held)
 }
 
 /// The items as `settle_done.sql` takes them. Of those with one receipt only the first counts (S11).
@@ -175,7 +193,11 @@ pub(crate) fn finish(
             i64::from(end.raise).into(),
             session.now.into(),
         ];
-        session.count(&sql.finish, params)?;
+        if let Err(failure) = session.count(&sql.finish, params.clone()) {
+            let Failure::Taken(_) = failure else { return Err(failure) };
+            make_room(session, &[id])?; // C7
+            session.count(&sql.finish, params)?;
+        }
     }
     session.count(&sql.remove, vec![std::iter::once(id).collect()])?;
     Ok(())

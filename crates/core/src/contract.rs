@@ -170,6 +170,7 @@ clauses! {
     C4: "Every time is the store's: now, not the caller's clock, decides and is written down, in whole microseconds of UTC up to the year 9999."
     C5: "Several handles on one database see the same jobs, and opening them at once is safe."
     C6: "A durable store has everything still when every handle was closed and a new one is opened."
+    C7: "A live job whose id a finished one has already, as after the restore of an older backup, ends like any other, and no verdict, reclaim or redrive of other jobs fails because of it."
 
     T1: "Jobs enqueued in a transaction exist once it has committed, and never before or otherwise."
     T2: "A verdict given in a transaction counts once it has committed, and leaves no trace otherwise."

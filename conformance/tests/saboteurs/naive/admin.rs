@@ -126,6 +126,9 @@ impl State {
             if answer.jobs.len() + counted >= limit {
                 break;
             }
+            if self.jobs.contains_key(&row.id) {
+                continue; // A live job has its id.
+            }
             let key = row.unique_key.as_ref().filter(|_| !self.has(Fault::RedriveIgnoresKeys));
             if key.is_some_and(|key| self.holder_of(&row.queue, key).is_some()) {
                 answer.conflicts.push(row.id);

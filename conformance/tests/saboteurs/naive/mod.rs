@@ -26,7 +26,7 @@ use leasehold_core::{
     BatchSize, Capabilities, Dequeue, Enqueued, Event, Events, FinishedJob, HeartbeatOutcome, HistoryFilter,
     Intervention, Job, JobFilter, JobId, LeaseFor, NewJob, Page, Policies, Prune, QueueName, QueuePattern,
     QueuePolicy, QueueUsage, Queues, Receipt, Reclaimed, Record, Redrive, Redriven, Result, SettleOutcome,
-    Store, Verdict, Wakeups,
+    Store, StoreError, Verdict, Wakeups, backend,
 };
 use tokio::sync::mpsc;
 
@@ -101,6 +101,15 @@ impl Database {
         }
     }
 
+    /// Puts a dead letter with the id of a live job into the history.
+    pub(crate) fn finish_twin(&self, id: JobId) {
+        let mut state = lock(&self.state);
+        let now = state.tick();
+        if let Some(job) = state.jobs.get(&id).cloned() {
+            state.history.push(backend::finished(job, settle::dead(backend::lease_expired()), now));
+        }
+    }
+
     pub(crate) fn ledger(&self) -> Vec<String> {
         lock(&self.state).ledger.clone()
     }
@@ -143,6 +152,16 @@ impl Drop for Naive {
 impl Naive {
     fn has(&self, fault: Fault) -> bool {
         lock(&self.database.state).has(fault)
+    }
+
+    /// A live job with the id of a finished one fails the operation, as a constraint of the history does.
+    fn stop_at_a_twin(&self, fault: Fault, is_met: impl Fn(JobId, &Job) -> bool) -> Result<()> {
+        let state = lock(&self.database.state);
+        let is_twin = |row: &FinishedJob| state.jobs.get(&row.id).is_some_and(|job| is_met(row.id, job));
+        if state.has(fault) && state.history.iter().any(is_twin) {
+            return Err(StoreError::backend("settle", "duplicate entry"));
+        }
+        Ok(())
     }
 
     /// One atomic step between points at which the future may be dropped.
@@ -191,6 +210,9 @@ impl Store for Naive {
     }
 
     async fn settle(&self, items: &[(Receipt, Verdict)]) -> Result<Vec<SettleOutcome>> {
+        self.stop_at_a_twin(Fault::TwinFailsTheVerdict, |id, _| {
+            items.iter().any(|(receipt, _)| receipt.job == id)
+        })?;
         settle::settle(self, items).await
     }
 
@@ -199,6 +221,9 @@ impl Store for Naive {
     }
 
     async fn reclaim(&self, limit: BatchSize) -> Result<Vec<Reclaimed>> {
+        self.stop_at_a_twin(Fault::TwinStopsReclaim, |_, job| {
+            job.lease.is_some() && job.attempts == job.max_attempts.get()
+        })?;
         reclaim::reclaim(self, limit).await
     }
 
@@ -219,6 +244,7 @@ impl Store for Naive {
     }
 
     async fn redrive(&self, request: &Redrive) -> Result<Redriven> {
+        self.stop_at_a_twin(Fault::TwinStopsTheRedrive, |_, _| true)?;
         admin::redrive(self, request).await
     }
 

@@ -15,7 +15,9 @@ use diesel_async::{
     TransactionManager,
 };
 use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
-use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, JobId, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict,
+};
 use leasehold_mysql::MysqlStore;
 use leasehold_servers::{Mysql, MysqlFlavor};
 use tokio::sync::Mutex;
@@ -176,6 +178,18 @@ impl Harness for Server {
 
     async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
         shift(database, &format!("+ INTERVAL {} MICROSECOND", by.as_micros())).await?;
+        Ok(true)
+    }
+
+    async fn finish_twin(&self, database: &Database, id: JobId) -> Result<bool, BoxError> {
+        let mut conn = plain(&database.fresh.url).await;
+        conn.batch_execute(&format!(
+            "INSERT INTO job_history (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 status_final, last_error, redrives, created_at, started_at, finished_at)
+             SELECT id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 'dead_letter', 'null', redrives, created_at, first_leased_at, UTC_TIMESTAMP(6) FROM job_queue WHERE id = {id}"
+        ))
+        .await?;
         Ok(true)
     }
 

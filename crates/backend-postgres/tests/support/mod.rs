@@ -13,7 +13,9 @@ use diesel_async::{
     TransactionManager,
 };
 use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
-use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, JobId, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict,
+};
 use leasehold_postgres::{PgStore, PgStoreBuilder, Schema, WakeupMode};
 
 /// The URL of a server that `cargo xtask test` has started, or that whoever runs the tests has named.
@@ -164,6 +166,19 @@ impl Harness for Server {
 
     async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
         shift(database, &format!("+ interval '{} microseconds'", by.as_micros())).await?;
+        Ok(true)
+    }
+
+    async fn finish_twin(&self, database: &Database, id: JobId) -> Result<bool, BoxError> {
+        let mut conn = database.home.pool().get().await?;
+        let schema = &database.schema;
+        conn.batch_execute(&format!(
+            "INSERT INTO {schema}.job_history (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 status_final, last_error, redrives, created_at, started_at, finished_at)
+             SELECT id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 'dead_letter', 'null', redrives, created_at, first_leased_at, statement_timestamp() FROM {schema}.job_queue WHERE id = {id}"
+        ))
+        .await?;
         Ok(true)
     }
 

@@ -11,7 +11,9 @@ use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionMa
 use diesel::sql_types::Text;
 use diesel::{Connection, RunQueryDsl, SqliteConnection};
 use leasehold_conformance::{BoxError, Ending, Harness, Isolation, Transaction};
-use leasehold_core::{Enqueued, IdempotencyKey, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict};
+use leasehold_core::{
+    Enqueued, IdempotencyKey, JobId, NewJob, Receipt, Result, Settled, Store, TxStore, Verdict,
+};
 use leasehold_sqlite::SqliteStore;
 
 /// A directory that nobody else has, gone when this is dropped.
@@ -90,6 +92,16 @@ impl Harness for File {
 
     async fn set_back(&self, database: &Database, by: Duration) -> Result<bool, BoxError> {
         shift(database, i64::try_from(by.as_micros())?).await?;
+        Ok(true)
+    }
+
+    async fn finish_twin(&self, database: &Database, id: JobId) -> Result<bool, BoxError> {
+        database.home.connection().await?.batch_execute(&format!(
+            "INSERT INTO job_history (id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 status_final, last_error, redrives, created_at, started_at, finished_at)
+             SELECT id, queue_name, kind, priority, unique_key, payload, headers, attempts, max_attempts, lease_epoch,
+                 'dead_letter', 'null', redrives, created_at, first_leased_at, created_at + 1 FROM job_queue WHERE id = {id}"
+        ))?;
         Ok(true)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_conformance::{BoxError, Harness, Isolation, Need, Transaction, run_checks};
-use leasehold_core::{Result, Store};
+use leasehold_core::{JobId, Result, Store};
 
 use crate::support::{Database, Server};
 
@@ -79,6 +79,10 @@ impl<D: Driver> Harness for On<D> {
 
     async fn age(&self, (database, _): &(Database, D), by: Duration) -> Result<(), BoxError> {
         self.server.age(database, by).await
+    }
+
+    async fn finish_twin(&self, (database, _): &(Database, D), id: JobId) -> Result<bool, BoxError> {
+        self.server.finish_twin(database, id).await
     }
 
     async fn begin(
