@@ -14,4 +14,4 @@ SELECT j.queue_name, 'dead_letter', 0, COUNT(*), UTC_TIMESTAMP(6), UTC_TIMESTAMP
 FROM {prefix}job_history j FORCE INDEX (job_history_status)
 WHERE j.status_final = 'dead_letter' AND {queues} GROUP BY j.queue_name
 UNION ALL
-SELECT '', 'none', 0, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)
+SELECT LEFT('-', 0), 'none', 0, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)

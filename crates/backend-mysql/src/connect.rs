@@ -33,7 +33,7 @@ const ALWAYS: [&str; 2] =
 /// longer than 5 s, of a row or of a table: verdicts, heartbeats, claims and reclaims skip locked rows, and what has to wait (a
 /// unique key, the word of an administrator) gives up then.
 const OWN: [&str; 2] = [
-    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES', SESSION autocommit = 1, SESSION sql_safe_updates = 0",
+    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES', SESSION autocommit = 1, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1",
     "SET SESSION innodb_lock_wait_timeout = 5, SESSION lock_wait_timeout = 5",
 ];
 /// What a migration says, which may have to wait for others.

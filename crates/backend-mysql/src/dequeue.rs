@@ -149,7 +149,15 @@ async fn dequeue_freely(
         if claim.rows.is_empty() {
             session.roll_back().await?;
         } else {
-            jobs.extend(claim.lease(session, &mut Rules::default()).await?);
+            match claim.lease(session, &mut Rules::default()).await {
+                Ok(more) => jobs.extend(more),
+                // Those of the looks before are leased: the caller must have them.
+                Err(failure) if !jobs.is_empty() && !failure.is_lost() => {
+                    session.roll_back().await?;
+                    return Ok(Some(jobs));
+                }
+                Err(failure) => return Err(failure),
+            }
         }
         if is_enough || jobs.len() >= limit {
             return Ok(Some(jobs));

@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Late(BoxError),
     /// The server takes no writes, at least not from this session: it is read-only, or has lost its cluster. Nothing was done.
     ReadOnly(BoxError),
+    /// The server has no room: on its disk, or for another prepared statement. Nothing was done. Closing the connection frees its statements.
+    Full(BoxError),
     /// A row with this key was there already.
     Taken(BoxError),
     /// The user's transaction is not open: none was opened, or the server has ended it.
@@ -45,6 +47,7 @@ impl Failure {
             | Self::Again(source)
             | Self::Deadlock(source)
             | Self::Late(source)
+            | Self::Full(source)
             | Self::ReadOnly(source) => StoreError::unavailable(operation, source),
             // Only a transaction of the caller's has a snapshot that it can do something about.
             Self::OldSnapshot(source) if operation.ends_with("_in") => {
@@ -76,6 +79,10 @@ impl Failure {
 
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::ReadOnly(_))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_))
     }
 
     /// Whether the same may succeed if it is done again from the start, at once.
@@ -124,6 +131,10 @@ impl Failure {
         if expected.contains(&error.number) { Ok(error.number) } else { Err(Self::numbered(error)) }
     }
 
+    fn full_of_statements(error: DieselError) -> Self {
+        Self::Full(Box::new(Advised { advice: STATEMENTS, source: error.into() }))
+    }
+
     /// What an error with a number means.
     fn numbered(error: Numbered) -> Self {
         let Numbered { number, message, error } = error;
@@ -135,6 +146,9 @@ impl Failure {
             1213 => Self::Deadlock(error.into()),
             1180 | 3101 => Self::Again(error.into()), // The storage engine, or a cluster, has refused the commit.
             1047 | 1836 | 3032 | 3100 => Self::ReadOnly(error.into()),
+            1021 | 1114 => Self::Full(error.into()),
+            1030 if is_out_of_space(message) => Self::Full(error.into()),
+            1461 => Self::full_of_statements(error),
             1290 if is_read_only(message) => Self::ReadOnly(error.into()),
             _ if is_outside_of_cluster(message) => Self::ReadOnly(error.into()),
             _ => match advice(number) {
@@ -170,6 +184,9 @@ impl Numbered {
         if is_of_the_driver(&message) {
             return Err(Failure::Lost(error.into()));
         }
+        if message.contains("max_prepared_stmt_count") {
+            return Err(Failure::full_of_statements(error)); // To ask for its number takes a prepared statement.
+        }
         match number(conn, &message).await {
             Ok(number) => Ok(Self { number, message, error }),
             // A session that was ended, or is refused everything, cannot be asked.
@@ -189,13 +206,16 @@ fn advice(number: i64) -> Option<&'static str> {
         1264 | 1406 => {
             "a column has no room for the value: give the tables the columns that MysqlStore::migrate makes"
         }
-        1461 => {
-            "the server keeps no more prepared statements: raise max_prepared_stmt_count, or open fewer connections"
+        1104 => {
+            "max_join_size of the session is too small for a statement of the store: SET SESSION sql_big_selects = 1 on this connection"
         }
         1665 => STATEMENT_LOG,
         _ => return None,
     })
 }
+
+const STATEMENTS: &str =
+    "the server keeps no more prepared statements: raise max_prepared_stmt_count, or open fewer connections";
 
 /// What to do about a binary log that takes no writes at READ COMMITTED.
 pub(crate) const STATEMENT_LOG: &str = "the server logs statements (binlog_format = STATEMENT) and so refuses every write at READ \
@@ -255,6 +275,11 @@ fn is_read_only(message: &str) -> bool {
         .any(|option| message.contains(option))
 }
 
+/// The system's number for a disk that is full.
+fn is_out_of_space(message: &str) -> bool {
+    message.split(|c: char| !c.is_ascii_digit()).any(|number| number == "28")
+}
+
 /// Galera says under several numbers that it has lost its cluster, or is not yet a part of it, and never translates it.
 fn is_outside_of_cluster(message: &str) -> bool {
     message.to_ascii_lowercase().contains("not connected to primary component")
@@ -304,6 +329,20 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_full_is_unavailable() {
+        for (number, message) in [
+            (1021, "Disk full (/tmp); waiting for someone to free some space..."),
+            (1114, "The table 'job_queue' is full"),
+            (1030, "Got error 28 - 'No space left on device' from storage engine"),
+            (1461, "Can't create more than max_prepared_stmt_count statements (current value: 16382)"),
+        ] {
+            let told = of(number, message).told_in_doubt("enqueue");
+            assert!(told.is_retryable() && !told.is_unknown(), "{message}: {told:?}");
+            assert!(!of(number, message).is_again(), "{message}");
+        }
+    }
+
+    #[test]
     fn a_transaction_that_a_cluster_has_refused_is_done_again() {
         for number in [1213, 3101, 1180] {
             assert!(of(number, "in any words").is_again(), "{number}");
@@ -322,7 +361,7 @@ mod tests {
                 1290,
                 "The MySQL server is running with the --skip-grant-tables option so it cannot execute this",
             ),
-            (1030, "Got error 28 from storage engine"),
+            (1030, "Got error 122 from storage engine"),
             (1644, "Deadlock found when trying to get lock; try restarting transaction"),
         ] {
             assert!(matches!(of(number, message), Failure::Other(_)), "{message}");
@@ -336,6 +375,7 @@ mod tests {
             (1146, "run MysqlStore::migrate"),
             (1054, "run MysqlStore::migrate"),
             (1406, "MysqlStore::migrate"),
+            (1104, "sql_big_selects = 1"),
             (1461, "max_prepared_stmt_count"),
             (1665, "binlog_format to ROW"),
         ] {

@@ -65,6 +65,7 @@ mod settle;
 mod sql;
 mod statement;
 mod tx;
+mod unclaim;
 mod wake;
 
 use std::fmt;
@@ -210,9 +211,12 @@ impl Store for MysqlStore {
     async fn dequeue(&self, request: &Dequeue) -> Result<Vec<Job>> {
         let request = request.clone();
         self.shared
-            .run("dequeue", request, |s, shared, request| {
-                Box::pin(dequeue::dequeue(s, &shared.memory, request))
-            })
+            .run_or_undo(
+                "dequeue",
+                request,
+                |s, shared, request| Box::pin(dequeue::dequeue(s, &shared.memory, request)),
+                |shared, jobs| Box::pin(unclaim::unclaim(shared, jobs)),
+            )
             .await
     }
 

@@ -31,9 +31,9 @@ impl Packet {
         self.0.saturating_sub(REST)
     }
 
-    /// So many ids have room beside a document of so many bytes. Lists are filled up to the next power of two.
+    /// So many ids have room beside a document of so many bytes. Lists are filled up to four times their length at most.
     pub(crate) fn ids_beside(self, document: usize) -> usize {
-        self.room().saturating_sub(document) / (2 * ARGUMENT)
+        self.room().saturating_sub(document) / (4 * ARGUMENT)
     }
 
     /// Refuses arguments that have no room.

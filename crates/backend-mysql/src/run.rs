@@ -3,10 +3,12 @@
 //! A statement that nobody waits for any more leaves its connection in the middle of an answer, so an operation is a task. When its
 //! future is dropped, the task has the server end the statement that is running, on a connection that the store has opened: no
 //! statement goes on waiting for a lock. On a connection of a user's pool the operation runs to its end.
+//!
+//! Nobody settles what was leased for a caller that is gone. Such a claim is not committed; if it was already, its jobs are given back.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use diesel::sql_types::BigInt;
@@ -14,6 +16,7 @@ use diesel_async::AsyncMysqlConnection;
 use diesel_async::pooled_connection::deadpool::Object;
 use futures_util::future::BoxFuture;
 use leasehold_core::{Result, StoreError};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::Shared;
@@ -38,6 +41,9 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::fr
 pub(crate) type Work<I, T> =
     for<'s, 'c> fn(&'s mut Session<'c>, &'s Shared, &'s I) -> BoxFuture<'s, Result<T, Failure>>;
 
+/// Undoes what was done for a caller that is gone.
+pub(crate) type Undo<T> = fn(Arc<Shared>, T) -> BoxFuture<'static, ()>;
+
 impl Shared {
     /// How much a connection may send at once. Of one that the store has not opened the server is asked, once for all of them.
     pub(crate) async fn packet(&self, conn: &mut AsyncMysqlConnection) -> Result<Packet, Failure> {
@@ -61,14 +67,46 @@ impl Shared {
         I: Send + Sync + 'static,
         T: Send + 'static,
     {
+        self.run_for(operation, input, work, None).await
+    }
+
+    /// Runs `work`, which is of use to this caller only: if the caller is gone, it is not committed. If it was already, `undo` undoes it.
+    pub(crate) async fn run_or_undo<I, T>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        input: I,
+        work: Work<I, T>,
+        undo: Undo<T>,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        self.run_for(operation, input, work, Some(undo)).await
+    }
+
+    async fn run_for<I, T>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        input: I,
+        work: Work<I, T>,
+        undo: Option<Undo<T>>,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
         let shared = Arc::clone(self);
-        let (caller_waits, gone) = oneshot::channel();
-        let caller = Caller { gone, is_gone: false };
-        let task = tokio::spawn(async move { shared.run_here(operation, &input, work, caller).await });
+        let (waits, caller) = Caller::pair();
+        let is_gone = undo.map(|_| Arc::clone(&waits.is_gone));
+        let task = tokio::spawn(async move {
+            let answer = shared.run_here(operation, &input, work, caller, is_gone.as_deref()).await?;
+            Ok(Delivery { answer: Some(answer), undo, shared, runtime: Handle::current() })
+        });
         // It panicked, or the runtime is going down.
         let answer = task.await.unwrap_or_else(|error| Err(StoreError::unknown(operation, error)));
-        drop::<oneshot::Sender<Infallible>>(caller_waits);
-        answer
+        drop(waits);
+        answer?.take().ok_or_else(|| StoreError::unknown(operation, "the answer is gone"))
     }
 
     async fn run_here<I, T>(
@@ -77,11 +115,16 @@ impl Shared {
         input: &I,
         work: Work<I, T>,
         mut caller: Caller,
+        unless: Option<&AtomicBool>,
     ) -> Result<T> {
         let mut pause = PAUSE.0;
         let (mut tries, mut connections) = (0, 0);
         loop {
-            let lent = self.connections.get().await;
+            let lent = tokio::select! {
+                biased;
+                () = caller.is_leaving() => return Err(StoreError::unavailable(operation, "nobody waits for it")),
+                lent = self.connections.get() => lent,
+            };
             let mut conn = lent.map_err(|error| StoreError::unavailable(operation, error))?;
             let number = cancel::number(&mut conn);
             let packet = match self.packet(&mut conn).await {
@@ -93,6 +136,7 @@ impl Shared {
             };
             let mut session = Session::own(&mut conn, &self.sql, packet);
             session.is_lent = self.connector.is_none();
+            session.unless = unless;
             let killed = self.connector.as_ref().zip(number);
             let done = caller.unless_gone(work(&mut session, self, input), operation, killed);
             let failure = match done.await {
@@ -107,6 +151,7 @@ impl Shared {
             let in_doubt = session.is_in_doubt();
             let is_clean = !failure.is_lost()
                 && !failure.is_read_only()
+                && !failure.is_full()
                 && session.roll_back().await.is_ok()
                 && session.free_names().await.is_ok()
                 && !caller.is_gone;
@@ -137,6 +182,41 @@ impl Shared {
     }
 }
 
+/// An answer on its way to the caller. If it does not arrive, it is undone.
+struct Delivery<T> {
+    answer: Option<T>,
+    undo: Option<Undo<T>>,
+    shared: Arc<Shared>,
+    /// It may be dropped outside of any.
+    runtime: Handle,
+}
+
+impl<T> Delivery<T> {
+    fn take(mut self) -> Option<T> {
+        self.answer.take()
+    }
+}
+
+impl<T> Drop for Delivery<T> {
+    fn drop(&mut self) {
+        if let (Some(answer), Some(undo)) = (self.answer.take(), self.undo) {
+            self.runtime.spawn(undo(Arc::clone(&self.shared), answer));
+        }
+    }
+}
+
+/// Held by the future of an operation. With it goes the caller.
+struct Waits {
+    is_gone: Arc<AtomicBool>,
+    _gone: oneshot::Sender<Infallible>,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Whoever waits for an operation.
 struct Caller {
     /// Ends when the future of the operation is dropped. Nothing is ever sent.
@@ -145,6 +225,19 @@ struct Caller {
 }
 
 impl Caller {
+    fn pair() -> (Waits, Self) {
+        let (sender, gone) = oneshot::channel();
+        let waits = Waits { is_gone: Arc::default(), _gone: sender };
+        (waits, Self { gone, is_gone: false })
+    }
+
+    /// Returns when the caller is gone.
+    async fn is_leaving(&mut self) {
+        if !self.is_gone {
+            self.is_gone = (&mut self.gone).await.is_err();
+        }
+    }
+
     /// The answer of `work`. If the caller goes away meanwhile, the statement that is running is ended, on the connection with this number. That
     /// is repeated, since it may come between two statements.
     async fn unless_gone<T>(
@@ -156,7 +249,7 @@ impl Caller {
         tokio::select! {
             biased;
             answer = &mut work => return answer,
-            _ = &mut self.gone => self.is_gone = true,
+            () = self.is_leaving() => {}
         }
         let Some((connector, number)) = killed else { return work.await };
         let mut patience = PATIENCE.0;

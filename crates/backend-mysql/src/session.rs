@@ -1,6 +1,7 @@
 //! A connection, and what one operation needs beside it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use diesel::sql_types::{BigInt, Text};
 use diesel_async::AsyncMysqlConnection;
@@ -29,6 +30,8 @@ pub(crate) struct Session<'c> {
     stage: Stage,
     /// Whether the session is of somebody else's pool, so that its settings are not ours.
     pub(crate) is_lent: bool,
+    /// If this is true, nothing is committed any more: the caller is gone, and nobody else can use what was done for it.
+    pub(crate) unless: Option<&'c AtomicBool>,
     /// How much it may send at once.
     pub(crate) packet: Packet,
     /// Locks by name that are held; they outlive transactions.
@@ -43,7 +46,17 @@ impl<'c> Session<'c> {
     /// On a connection of the store's.
     pub(crate) fn own(conn: &'c mut AsyncMysqlConnection, sql: &'c Statements, packet: Packet) -> Self {
         let (stage, names) = (Stage::None, Vec::new());
-        Self { conn, sql, stage, is_lent: false, packet, names, in_doubt: false, wake: BTreeSet::new() }
+        Self {
+            conn,
+            sql,
+            stage,
+            is_lent: false,
+            unless: None,
+            packet,
+            names,
+            in_doubt: false,
+            wake: BTreeSet::new(),
+        }
     }
 
     /// In the transaction of a user.
@@ -78,6 +91,9 @@ impl<'c> Session<'c> {
     /// Commits the transaction, if it is ours.
     pub(crate) async fn commit(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::Open {
+            if self.unless.is_some_and(|is_gone| is_gone.load(Ordering::Relaxed)) {
+                return Err(Failure::Late("nobody waits for it any more".into()));
+            }
             self.in_doubt = true;
             say(self.conn, "COMMIT").await?;
             self.stage = Stage::None;

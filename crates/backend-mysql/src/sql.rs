@@ -1,7 +1,7 @@
 //! The statements, with the prefix of the tables put in.
 //!
 //! This is the one place where SQL text is changed: `{prefix}` becomes a [`TablePrefix`], which was checked; a list gets its
-//! direction and its queues; and `{list}`, or a whole statement, is repeated. Repetitions are counted in powers of two, so that
+//! direction and its queues; and `{list}`, or a whole statement, is repeated. There are few numbers of repetitions, so that
 //! there are few texts to be kept prepared: what is too much is filled up.
 
 use std::sync::{Arc, OnceLock};
@@ -9,31 +9,36 @@ use std::sync::{Arc, OnceLock};
 use leasehold_core::{Direction, Queues};
 use leasehold_sql::TablePrefix;
 
-/// The largest number of repetitions is two to the power of this.
-const POWERS: usize = 15;
+/// How often something is repeated: each number is a statement that every connection keeps prepared. Lists are filled up with an
+/// argument, which costs little, so that they need few numbers. 128 is there for those who claim a hundred jobs at a time.
+const LENGTHS: [usize; 9] = [1, 4, 16, 64, 128, 256, 1024, 4096, 16_384];
+/// A statement that is repeated as a whole does the work once more for each repetition.
+const REPETITIONS: [usize; 15] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 
 /// The largest number of rows of a statement, which has room for 65,535 arguments.
 const MOST_ROWS: usize = 4096;
-const ROW_TEXTS: usize = 48;
+const ROW_TEXTS: usize = 26;
 
 /// A statement in which something is repeated.
 pub(crate) struct Repeated {
     text: String,
     /// What is repeated; the whole statement, if there is no `{list}` in it.
     item: String,
-    texts: [OnceLock<String>; POWERS],
+    sizes: &'static [usize],
+    texts: [OnceLock<String>; REPETITIONS.len()],
 }
 
 impl Repeated {
     fn new(text: String, item: impl Into<String>) -> Self {
-        Self { text, item: item.into(), texts: [const { OnceLock::new() }; POWERS] }
+        let sizes: &[usize] = if text.contains("{list}") { &LENGTHS } else { &REPETITIONS };
+        Self { text, item: item.into(), sizes, texts: [const { OnceLock::new() }; REPETITIONS.len()] }
     }
 
     /// The text for `count` items or more, and for how many.
     pub(crate) fn of(&self, count: usize) -> (&str, usize) {
-        let power = (count.max(1).next_power_of_two().trailing_zeros() as usize).min(POWERS - 1);
-        let size = 1 << power;
-        (self.texts[power].get_or_init(|| self.repeat(size)), size)
+        let place = self.sizes.partition_point(|size| *size < count).min(self.sizes.len() - 1);
+        let size = self.sizes[place];
+        (self.texts[place].get_or_init(|| self.repeat(size)), size)
     }
 
     fn repeat(&self, size: usize) -> String {
@@ -45,7 +50,7 @@ impl Repeated {
     }
 }
 
-/// A statement with a row for each of so many jobs. Jobs cannot be filled up, so there is a text for each number of three binary
+/// A statement with a row for each of so many jobs. Jobs cannot be filled up, so there is a text for each number of two binary
 /// digits and zeros after them: few texts, and few statements for any number.
 pub(crate) struct Rows {
     text: String,
@@ -60,14 +65,14 @@ impl Rows {
     /// The largest number of rows up to `count`, and up to [`MOST_ROWS`], for which there is a text.
     pub(crate) fn round_down(count: usize) -> usize {
         let count = count.min(MOST_ROWS);
-        let zeros = count.max(1).ilog2().saturating_sub(2);
+        let zeros = count.max(1).ilog2().saturating_sub(1);
         count >> zeros << zeros
     }
 
     /// The text for such a number.
     pub(crate) fn of(&self, count: usize) -> &str {
-        let zeros = count.max(1).ilog2().saturating_sub(2) as usize;
-        let place = (4 * zeros + (count >> zeros)).min(ROW_TEXTS - 1);
+        let zeros = count.max(1).ilog2().saturating_sub(1) as usize;
+        let place = (2 * zeros + (count >> zeros)).min(ROW_TEXTS - 1);
         self.texts[place].get_or_init(|| self.text.replace("{list}", &vec![ROW; count].join(",")))
     }
 }
@@ -175,7 +180,7 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?)";
 
 statements!(
     plain: buckets, create_limit, due, empty_bucket, finish_each, finished, finished_queues, inserted, is_finished,
-        is_open, is_open_policies, job, keeps_text, largest, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
+        is_open, is_open_policies, job, keeps_text, largest, live_queues, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, receipts, remove, remove_empty,
         remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, skip_ids, stuck, taken_now;
     listed: complete, complete_free, completed, extend, finish_same, forget, forget_keys, held, held_free, lease, limits, live, lock, lock_dead,
         lock_due, move_finished, raise_limits, redrive, seen, still_live;
@@ -219,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_as_long_as_a_power_of_two() {
+    fn lists_have_few_lengths() {
         let sql = Statements::new(&TablePrefix::new("app_").unwrap(), false);
         let (text, size) = sql.raise_limits.of(3);
         assert!(text.starts_with("UPDATE app_job_queue_limit ") && text.contains(" IN (?,?,?,?) "), "{text}");
@@ -239,7 +244,7 @@ mod tests {
                 lengths.insert(size);
                 (left, statements) = (left - size, statements + 1);
             }
-            assert!(statements <= 7, "{count} rows are {statements} statements");
+            assert!(statements <= 8, "{count} rows are {statements} statements");
         }
         assert!(lengths.len() < ROW_TEXTS && lengths.last() == Some(&MOST_ROWS));
         assert!(sql.enqueue.of(1).ends_with(" RETURNING id"));

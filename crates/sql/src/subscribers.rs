@@ -27,6 +27,12 @@ impl Subscribers {
         subscribers.iter().all(|(_, sender)| sender.is_closed())
     }
 
+    /// Whether anybody listens to a queue of this name, or to queues of this pattern.
+    pub fn concerns(&self, name: &str) -> bool {
+        let subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().any(|(queues, sender)| !sender.is_closed() && concerns(name, queues))
+    }
+
     /// Something became leasable in queues of these names or patterns.
     pub fn wake<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);

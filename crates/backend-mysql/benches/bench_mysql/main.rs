@@ -16,6 +16,7 @@ mod drain;
 mod enqueue;
 mod ground;
 mod measure;
+mod pickup;
 mod storm;
 mod tx_settle;
 
@@ -40,7 +41,7 @@ struct Bench {
     url: String,
     options: Options,
     /// The server, if it is ours: it stops when this is dropped.
-    _server: Option<Mysql>,
+    server: Option<Mysql>,
 }
 
 fn main() -> Result {
@@ -58,7 +59,7 @@ fn main() -> Result {
         None => Some(Mysql::start_with(flavor, Settings::Durable, &MEMORY)?),
     };
     let url = given.or_else(|| server.as_ref().map(Mysql::url)).unwrap_or_default();
-    let bench = Bench { url, options, _server: server };
+    let bench = Bench { url, options, server };
     let runtime = tokio::runtime::Runtime::new()?;
     if let Some(storm) = storm {
         let seconds = storm.get(1).map_or(Ok(STORM), |seconds| seconds.parse())?;

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use leasehold_bench::{Measured, Rates, named};
 
-use crate::{Bench, Failure, Result, backlog, drain, enqueue, tx_settle};
+use crate::{Bench, Failure, Result, backlog, drain, enqueue, pickup, tx_settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
@@ -13,11 +13,12 @@ pub(crate) enum Measure {
     Drain,
     Backlog,
     TxSettle,
+    Pickup,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::EnqueueSingle, Self::EnqueueBatch, Self::Drain, Self::Backlog, Self::TxSettle];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::EnqueueSingle, Self::EnqueueBatch, Self::Drain, Self::Backlog, Self::TxSettle, Self::Pickup];
 
     /// Measures it once, ours first.
     pub(crate) async fn round(self, bench: &Bench) -> Result<Rates> {
@@ -27,6 +28,7 @@ impl Measure {
             Self::Drain => drain::round(bench).await,
             Self::Backlog => backlog::round(bench).await,
             Self::TxSettle => tx_settle::round(bench).await,
+            Self::Pickup => pickup::round(bench).await,
         }
     }
 }
@@ -39,6 +41,7 @@ impl Measured for Measure {
             Self::Drain => "drain",
             Self::Backlog => "backlog",
             Self::TxSettle => "tx_settle",
+            Self::Pickup => "pickup",
         }
     }
 
@@ -49,6 +52,7 @@ impl Measured for Measure {
             Self::Drain => 0.8,
             Self::Backlog => 0.9,
             Self::TxSettle => 0.7,
+            Self::Pickup => 0.97,
         }
     }
 }

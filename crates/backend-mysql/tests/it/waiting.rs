@@ -147,6 +147,43 @@ async fn a_wait_for_a_lock_ends() {
     }
 }
 
+/// More operations wait for one locked row than the store has connections, and nobody waits for them any more: others go on at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_keeps_no_connection() {
+    for variable in BOTH {
+        let mut scene = Scene::on(variable).await;
+        let store = MysqlStore::builder().pool_size(3).connect(&scene.fresh.url).await.unwrap();
+        let new: Vec<NewJob> = (0..9).map(|_| NewJob::builder("other", "k").build().unwrap()).collect();
+        store.enqueue(&new).await.unwrap();
+        scene.lock().await;
+        let id = scene.jobs[0].id;
+        for _ in 0..9 {
+            let mut waiting: Vec<_> = (0..9)
+                .map(|_| {
+                    let store = store.clone();
+                    async move { store.discard(id, Json::null()).await }.boxed()
+                })
+                .collect();
+            let start = Instant::now();
+            while scene.running().await < 3 {
+                for future in &mut waiting {
+                    assert!(
+                        future.now_or_never().is_none() && start.elapsed() < DEADLINE,
+                        "it does not wait"
+                    );
+                }
+            }
+            drop(waiting);
+            let claimed = store.dequeue(&Dequeue::new("other", "w").unwrap()).await.unwrap();
+            assert_eq!(claimed.len(), 1);
+        }
+        scene.wait_until_running(0).await;
+        scene.unlock().await;
+        store.discard(id, Json::null()).await.unwrap();
+        scene.fresh.drop().await;
+    }
+}
+
 /// The lock of any session counts, not only that of a transaction that settles.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_somebody_looks_at_is_pending() {
