@@ -90,7 +90,7 @@ async fn look(session: &mut Session<'_>, seen: Option<i64>) -> Result<(i64, Vec<
     }
     let newest = rows.iter().map(|(id, _)| *id).max().unwrap_or(seen);
     let mut queues: Vec<Stored> = rows.into_iter().map(|(_, queue)| queue).collect();
-    queues.dedup();
+    queues.dedup_by(|one, other| **one == **other);
     Ok((newest, queues))
 }
 

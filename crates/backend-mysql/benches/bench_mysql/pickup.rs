@@ -83,7 +83,7 @@ async fn pick_up(store: MysqlStore, leased: UnboundedSender<Instant>) -> Result 
         let jobs = store.dequeue(&request).await?;
         for job in &jobs {
             leased.send(Instant::now())?;
-            drop(store.ack(&job.receipt(), Json::null()).await?.fate());
+            let _fate = store.ack(&job.receipt(), Json::null()).await?.fate();
         }
         if jobs.is_empty() {
             hints.next().await;

@@ -40,8 +40,8 @@ async fn work(store: &MysqlStore, count: usize) -> Result<(), StoreError> {
     let receipts: Vec<_> = jobs.iter().map(Job::receipt).collect();
     store.heartbeat(&receipts, LeaseFor::new(std::time::Duration::from_secs(60)).unwrap()).await?;
     let verdict = |place: usize| match place % 3 {
-        0 if count % 2 == 0 => Verdict::dead("no"),
-        1 if count % 2 == 0 => Verdict::discard("no"),
+        0 if count.is_multiple_of(2) => Verdict::dead("no"),
+        1 if count.is_multiple_of(2) => Verdict::discard("no"),
         _ => Verdict::done(),
     };
     let items: Vec<_> =
