@@ -124,7 +124,7 @@ async fn enqueue_of_a_full_batch_is_all_or_nothing(stage: Stage) -> Outcome {
             return Ok(());
         }
         ensure!(C2, polls < 100_000, "the batch was not accepted within {polls} polls");
-        polls += 1 + polls / 2;
+        polls *= 2;
     }
 }
 
