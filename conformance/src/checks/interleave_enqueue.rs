@@ -230,7 +230,10 @@ async fn rival(stage: &Stage, job: NewJob, in_transaction: bool) -> Outcome {
         };
         match answer {
             Err(StoreError::Unavailable { .. } | StoreError::Conflict { .. }) => {}
-            answer => return Ok(drop(answer?)),
+            answer => {
+                answer?;
+                return Ok(());
+            }
         }
     }
     Ok(())

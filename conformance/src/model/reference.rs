@@ -87,9 +87,16 @@ impl Reference {
         ensure!(D5, answer.len() <= limit, "asked for {limit}, got {} jobs", answer.len());
         let leasable = self.leasable(queues);
         let total: usize = leasable.values().map(|jobs| jobs.len()).sum();
-        ensure!(D13, !answer.is_empty() || total == 0, "nothing was leased of {leasable:?}");
+        let is_all = !answer.is_empty() || total == 0 || self.became_ready(queues);
+        ensure!(D13, is_all, "nothing was leased of {leasable:?}");
         let claimed: Vec<_> = answer.iter().map(|job| job.id).collect();
         match queues {
+            // Which order the call has seen cannot be told.
+            _ if self.became_ready(queues) => {
+                let is_ready = |job: &Job| job.state(self.ended) == JobState::Ready;
+                let right = claimed.iter().all(|id| self.live(*id).is_some_and(is_ready));
+                ensure!(D1, right, "leased {claimed:?}, of which some are not Ready");
+            }
             Queues::Named(_) => {
                 let mut order: Vec<_> = leasable.into_values().flatten().collect();
                 order.sort();
@@ -121,6 +128,12 @@ impl Reference {
             );
         }
         Ok(())
+    }
+
+    /// Whether a job of these queues became Ready while the step was under way, as a retry does in real time on a slow machine.
+    fn became_ready(&self, queues: &Queues) -> bool {
+        let meanwhile = |job: &Job| self.began < job.available_at && job.available_at <= self.ended;
+        self.dump.jobs.iter().any(|job| queues.contains(&job.queue) && job.lease.is_none() && meanwhile(job))
     }
 
     /// The jobs that may be leased of each queue, in its order.

@@ -195,7 +195,7 @@ impl<'a> Batch<'a> {
             let first = key(job).and_then(|key| firsts.get(&key)).filter(|first| **first != place);
             match first {
                 Some(first) => Some(Enqueued { id: answers[*first].as_ref()?.id, deduplicated: true }),
-                None => answers[place].clone(),
+                None => answers[place],
             }
         };
         jobs.iter().enumerate().map(answer).collect::<Option<_>>().ok_or_else(incomplete)

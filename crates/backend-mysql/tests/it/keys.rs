@@ -129,19 +129,19 @@ async fn hold_up_nobody(fresh: &Fresh, stores: [&MysqlStore; 2], rival: Rival) {
     let mut rivals: Vec<_> = (0..12).map(|n| rival.start(store, &fresh.url, KEYS[n % 3])).collect();
     assert!(tokio::time::timeout(PATIENCE, &mut rivals[0]).await.is_err(), "it did not wait");
     for store in stores {
-        tokio::time::timeout(DEADLINE, others_go_on(store)).await.expect("others wait");
+        tokio::time::timeout(DEADLINE, others_go_on(store)).await.unwrap();
     }
     let mut beside = plain(&fresh.url).await;
     AnsiTransactionManager::begin_transaction(&mut beside).await.unwrap();
     let jobs = [unkeyed("m"), keyed("l", "last"), keyed("n", "first")];
     let answer = tokio::time::timeout(DEADLINE, store.enqueue_in(&mut beside, &jobs)).await;
-    assert_eq!(answer.expect("a transaction waits").unwrap().len(), 3);
+    assert_eq!(answer.unwrap().unwrap().len(), 3);
     AnsiTransactionManager::commit_transaction(&mut beside).await.unwrap();
     assert!(rivals.iter().all(|rival| !rival.is_finished()), "they did not wait: {rival:?}");
 
     AnsiTransactionManager::commit_transaction(&mut holder).await.unwrap();
     for (n, rival) in rivals.into_iter().enumerate() {
-        let answer = rival.await.unwrap().unwrap()[0].clone();
+        let answer = rival.await.unwrap().unwrap()[0];
         assert!(answer.deduplicated, "{answer:?}");
         assert_eq!(answer.id, held[n % 3].id);
     }
@@ -183,7 +183,7 @@ async fn an_old_view_knows_of_a_redrive() {
         assert_eq!(count(&mut conn, "SELECT COUNT(*) AS count FROM job_queue").await, 0);
         let redriven = store.redrive(&Redrive::all(BatchSize::MAX)).await.unwrap();
         assert_eq!(redriven.jobs, [id]);
-        let answer = store.enqueue_in(&mut conn, &[keyed("q", "a")]).await.unwrap()[0].clone();
+        let answer = store.enqueue_in(&mut conn, &[keyed("q", "a")]).await.unwrap()[0];
         assert!(answer.deduplicated && answer.id == id, "{answer:?}");
         AnsiTransactionManager::rollback_transaction(&mut conn).await.unwrap();
         fresh.drop().await;
@@ -208,7 +208,7 @@ async fn a_key_that_was_used_before_locks_no_gap() {
                 store.enqueue(&jobs).await.unwrap();
             }
         };
-        tokio::time::timeout(DEADLINE, others).await.expect("others wait");
+        tokio::time::timeout(DEADLINE, others).await.unwrap();
         AnsiTransactionManager::rollback_transaction(&mut conn).await.unwrap();
         fresh.drop().await;
     }
@@ -226,9 +226,9 @@ async fn a_key_is_free_when_its_job_is_gone() {
         for text in ["DELETE FROM job_queue", "TRUNCATE job_queue"] {
             conn.batch_execute(text).await.unwrap();
             store.enqueue(&[keyed("q", "b")]).await.unwrap();
-            let answer = store.enqueue(&[keyed("q", "a")]).await.unwrap()[0].clone();
+            let answer = store.enqueue(&[keyed("q", "a")]).await.unwrap()[0];
             assert!(!answer.deduplicated, "{answer:?} after {old}");
-            let again = store.enqueue(&[keyed("q", "a")]).await.unwrap()[0].clone();
+            let again = store.enqueue(&[keyed("q", "a")]).await.unwrap()[0];
             assert!(again.deduplicated && again.id == answer.id, "{again:?}");
         }
         fresh.drop().await;

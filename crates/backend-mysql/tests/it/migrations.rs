@@ -136,10 +136,10 @@ const KEYED: &str = "INSERT INTO job_queue (queue_name, kind, priority, unique_k
 async fn has_taken_over_the_key(store: &MysqlStore) {
     let new = [NewJob::builder("keyed", "k").unique_key("a").build().unwrap()];
     let job = store.dequeue(&Dequeue::new("keyed", "w").unwrap()).await.unwrap().remove(0);
-    let answer = store.enqueue(&new).await.unwrap()[0].clone();
+    let answer = store.enqueue(&new).await.unwrap()[0];
     assert!(answer.deduplicated && answer.id == job.id, "{answer:?}");
     store.settle(&[(job.receipt(), Verdict::done())]).await.unwrap();
-    let answer = store.enqueue(&new).await.unwrap()[0].clone();
+    let answer = store.enqueue(&new).await.unwrap()[0];
     assert!(!answer.deduplicated, "{answer:?}");
 }
 
