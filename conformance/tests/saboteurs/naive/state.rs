@@ -144,8 +144,9 @@ impl State {
         };
         let same_queue = |other: &QueueName| other == queue || self.has(Fault::KeysShareQueues);
         let holds = |job: &&Job| {
-            same_queue(&job.queue)
-                && job.unique_key.as_ref().is_some_and(same_key)
+            // The key first: it decides sooner, and this is asked 50 million times for a full batch of keys.
+            job.unique_key.as_ref().is_some_and(same_key)
+                && same_queue(&job.queue)
                 && !(self.has(Fault::KeyFreeWhileLeased) && job.lease.is_some())
         };
         let live = self.jobs.values().find(holds).map(|job| job.id);
