@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use diesel::sql_types::BigInt;
 use diesel_async::RunQueryDsl;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use leasehold_core::{JobId, NewJob, Store};
 use leasehold_postgres::PgStore;
@@ -23,7 +24,14 @@ async fn fifty_callers_are_three_transactions() {
     let jobs: Vec<[NewJob; 1]> = (0..50)
         .map(|n| [NewJob::builder(format!("q{}", n % 7), "work").payload(&n).build().unwrap()])
         .collect();
-    let answers = join_all(jobs.iter().map(|job| store.enqueue(job))).await;
+    // No statement can begin before all fifty have called: the pool has two connections, and both are taken.
+    let taken = [store.pool().get().await.unwrap(), store.pool().get().await.unwrap()];
+    let mut calls: Vec<_> = jobs.iter().map(|job| store.enqueue(job)).collect();
+    for call in &mut calls {
+        assert!(call.now_or_never().is_none(), "a connection was left");
+    }
+    drop(taken);
+    let answers = join_all(calls).await;
     let mut ids: BTreeSet<JobId> = BTreeSet::new();
     for (answer, [job]) in answers.into_iter().zip(&jobs) {
         let [enqueued] = answer.unwrap().try_into().unwrap();
