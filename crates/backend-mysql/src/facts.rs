@@ -60,7 +60,7 @@ async fn soonest_in(
     if seen_to.is_none_or(|seen_to| next.is_some_and(|next| next <= seen_to)) {
         return Ok(next);
     }
-    let all = prefixes::names(session, prefix.as_str(), &to, usize::MAX >> 1).await?;
+    let all = prefixes::names(session, prefix.as_str(), &to, usize::MAX).await?;
     soonest(session, rules, valid(all), now).await
 }
 

@@ -192,7 +192,7 @@ async fn create_rows(
         Queues::Named(names) => all.extend(names.iter().cloned()),
         Queues::Matching(prefix) => {
             let (from, to) = (prefix.as_str(), beyond(prefix.as_str()));
-            let live = prefixes::names(session, from, &to, usize::MAX >> 1).await?;
+            let live = prefixes::names(session, from, &to, usize::MAX).await?;
             all.extend(live.into_iter().filter_map(|name| QueueName::new(name).ok()));
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use diesel::sql_types::{Datetime, Text};
 use leasehold_core::QueuePrefix;
-use leasehold_sql::{Stored, StoredTime, beyond};
+use leasehold_sql::{Stored, StoredTime, after, beyond};
 
 use crate::error::Failure;
 use crate::row::Time;
@@ -17,6 +17,8 @@ use crate::session::Session;
 
 /// So many jobs for later that have come due are read. If there are more, a claim visits every queue.
 const DUE: usize = 1000;
+/// So many names are read in one statement.
+const STEPS: usize = 1000;
 /// So many jobs for later, and so many leases, are read to find what comes first.
 const SOON: usize = 100;
 
@@ -63,30 +65,62 @@ impl Visits {
     }
 }
 
-/// Queues with jobs for now, from one on and before another.
+/// Queues with jobs for now, from one name on and before another, up to `most` of them.
 pub(crate) async fn ready(
     session: &mut Session<'_>,
     from: &str,
     to: &str,
-    page: usize,
+    most: usize,
 ) -> Result<Vec<String>, Failure> {
-    let sql = session.sql;
-    let params = vec![from.into(), to.into(), page.into()];
-    let names: Vec<Stored> = session.rows::<Text, _>(&sql.ready_queues, params).await?;
-    Ok(names.iter().map(|name| name.to_string()).collect())
+    let text = &session.sql.ready_queues;
+    walk(session, text, from, to, most).await
 }
 
-/// Queues with live jobs, from one on and before another.
+/// Queues with live jobs, from one name on and before another, up to `most` of them.
 pub(crate) async fn names(
     session: &mut Session<'_>,
     from: &str,
     to: &str,
-    page: usize,
+    most: usize,
 ) -> Result<Vec<String>, Failure> {
-    let sql = session.sql;
-    let params = vec![from.into(), to.into(), page.into()];
-    let names: Vec<Stored> = session.rows::<Text, _>(&sql.queues, params).await?;
-    Ok(names.iter().map(|name| name.to_string()).collect())
+    let text = &session.sql.queues;
+    walk(session, text, from, to, most).await
+}
+
+async fn walk<'c>(
+    session: &mut Session<'c>,
+    text: &'c str,
+    from: &str,
+    to: &str,
+    most: usize,
+) -> Result<Vec<String>, Failure> {
+    let (mut names, mut from) = (Vec::<String>::new(), from.to_owned());
+    loop {
+        let wanted = (most - names.len()).min(STEPS);
+        let params = vec![from.clone().into(), to.to_owned().into(), wanted.into()];
+        let rows: Vec<Stored> = session.rows::<Text, _>(text, params).await?;
+        let before = names.len();
+        // MySQL sends a row for each name, MariaDB one row with a line for each.
+        names.extend(rows.iter().flat_map(|row| row.lines()).map(name));
+        let found = names.len() - before;
+        let next = names.last().map_or(String::new(), |last| after(last));
+        // A name that cannot be read may sort after what it is marked as: never go back.
+        if found < wanted || names.len() >= most || next <= from {
+            return Ok(names);
+        }
+        from = next;
+    }
+}
+
+/// The name that these hexadecimal digits spell. What is not UTF-8 is marked: nobody's name.
+fn name(digits: &str) -> String {
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or_default() as u8;
+    let bytes: Vec<u8> = digits
+        .as_bytes()
+        .chunks(2)
+        .map(|two| two.iter().fold(0, |sum, byte| 16 * sum + digit(*byte)))
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The queues in which time changes something first: by a job for later, or by a lease or a job to be reclaimed.
@@ -109,5 +143,18 @@ impl Soon {
             soon.queues.extend(rows.iter().map(|(name, _)| name.to_string()));
         }
         Ok(soon)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn a_name_is_spelt_in_hexadecimal_digits() {
+        assert_eq!(name("726F6F6D3A37"), "room:7");
+        assert_eq!(name("710A"), "q\n");
+        assert_eq!(name("71FF"), "q\u{fffd}");
+        assert_eq!(name(""), "");
     }
 }

@@ -177,7 +177,7 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?,1)";
 
 statements!(
     plain: buckets, due, due_queues, empty_bucket, finish_each, finished, finished_queues, held_queues, idle_limits, inserted, is_finished,
-        is_open, is_open_policies, job, keeps_text, largest, later_queues, live_queues, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, ready_queues, receipts, remove, remove_empty,
+        is_open, is_open_policies, job, keeps_text, largest, later_queues, lock_in, newer, newest, now, old, old_of, once, passed_keys, pause, promote, queue_of, queues, ready_queues, receipts, remove, remove_empty,
         remove_policy, requeue, resume, retry_later, rules, set_bucket, set_policy, skip_ids, stuck, used_keys;
     listed: buckets_of, complete, complete_free, completed, extend, finish_same, forget, forget_keys, forget_limits, held, held_free, known_limits, lease, limits, live, lock, lock_dead,
         lock_due, lock_limits, move_finished, raise_limits, redrive, seen, still_live;

@@ -9,10 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use diesel::sql_types::{BigInt, Text};
-use leasehold_sql::Stored;
+use leasehold_sql::{Stored, beyond};
 
 use crate::Shared;
 use crate::error::Failure;
+use crate::prefixes;
 use crate::session::Session;
 
 /// How often is asked: for so long after a job, and then less and less often.
@@ -20,8 +21,6 @@ const AWAKE: Duration = Duration::from_secs(10);
 const PERIOD: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(1100));
 /// So many new jobs are looked at one by one.
 const PAGE: usize = 200;
-/// So many names of queues are asked for at a time.
-const NAMES: usize = 1000;
 
 /// Begins to look, unless that was done before.
 pub(crate) fn start(shared: &Arc<Shared>) {
@@ -47,7 +46,7 @@ async fn poll(store: Weak<Shared>) {
                 let is_found = seen.is_none() || queues.iter().any(|queue| shared.hub.concerns(queue));
                 pace.next(is_found, Instant::now());
                 seen = Some(newest);
-                shared.hub.wake(queues.iter().map(|queue| &**queue));
+                shared.hub.wake(queues.iter().map(String::as_str));
             }
             Err(_) => pace.period = PERIOD.1,
         }
@@ -77,7 +76,7 @@ impl Pace {
 
 /// The newest id, and the queues of the jobs that are newer than the one that was the newest before. If these are many, all queues with
 /// live jobs: a batch costs those who do not listen to its queue no more than a page.
-async fn look(session: &mut Session<'_>, seen: Option<i64>) -> Result<(i64, Vec<Stored>), Failure> {
+async fn look(session: &mut Session<'_>, seen: Option<i64>) -> Result<(i64, Vec<String>), Failure> {
     let sql = session.sql;
     let Some(seen) = seen else {
         return Ok((newest(session).await?, Vec::new()));
@@ -86,33 +85,17 @@ async fn look(session: &mut Session<'_>, seen: Option<i64>) -> Result<(i64, Vec<
         session.rows::<(BigInt, Text), _>(&sql.newer, vec![seen.into(), PAGE.into()]).await?;
     if rows.len() == PAGE {
         let newest = newest(session).await?.max(seen);
-        return Ok((newest, live_queues(session).await?));
+        return Ok((newest, prefixes::names(session, "", &beyond(""), usize::MAX).await?));
     }
     let newest = rows.iter().map(|(id, _)| *id).max().unwrap_or(seen);
-    let mut queues: Vec<Stored> = rows.into_iter().map(|(_, queue)| queue).collect();
-    queues.dedup_by(|one, other| **one == **other);
+    let mut queues: Vec<String> = rows.iter().map(|(_, queue)| queue.to_string()).collect();
+    queues.dedup();
     Ok((newest, queues))
 }
 
 async fn newest(session: &mut Session<'_>) -> Result<i64, Failure> {
     let sql = session.sql;
     Ok(session.row::<BigInt, i64>(&sql.newest, Vec::new()).await?.unwrap_or_default())
-}
-
-async fn live_queues(session: &mut Session<'_>) -> Result<Vec<Stored>, Failure> {
-    let sql = session.sql;
-    let mut queues: Vec<Stored> = Vec::new();
-    loop {
-        let after = queues.last().map_or(String::new(), |queue| queue.to_string());
-        let page: Vec<Stored> =
-            session.rows::<Text, _>(&sql.live_queues, vec![after.clone().into(), NAMES.into()]).await?;
-        // A name that cannot be read may sort after what it is marked as: never go back.
-        let is_last = page.len() < NAMES || page.last().is_none_or(|last| **last <= *after);
-        queues.extend(page);
-        if is_last {
-            return Ok(queues);
-        }
-    }
 }
 
 #[cfg(test)]

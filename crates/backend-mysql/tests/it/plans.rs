@@ -135,8 +135,9 @@ impl Planned {
             self.text.lines().map(|line| line.split("--").next().unwrap()).collect::<Vec<_>>().join(" ");
         let ids: Vec<String> = (1..=100).map(|id| id.to_string()).collect();
         // What MariaDB alone reads cannot be explained, or holds only in a transaction.
-        let bare: String =
-            bare.split("/*M!").map(|part| part.split_once("*/").map_or(part, |(_, rest)| rest)).collect();
+        let mut parts = bare.split("/*M!");
+        let first = parts.next().unwrap().to_owned();
+        let bare = parts.fold(first, |text, part| text + part.split_once("*/").unwrap().1);
         let text = bare.replace("{prefix}", "").replace("{list}", &ids.join(","));
         self.arguments.iter().fold(text, |text, argument| text.replacen('?', argument, 1))
     }
@@ -186,7 +187,10 @@ impl Scene {
         drop(self.conn.batch_execute("SET SESSION explain_json_format_version = 1").await);
         self.conn.batch_execute("ANALYZE TABLE job_queue").await.unwrap();
         self.conn.batch_execute("SET @leasehold_has_policies = 0").await.unwrap();
-        for planned in PLANNED.iter().filter(|one| planned(one)) {
+        let is_mariadb = self.fresh.url.starts_with("mariadb");
+        // MariaDB cannot explain a block. What its steps read is counted by `claim_reads_at_most`.
+        let is_explained = |one: &&Planned| planned(one) && !(is_mariadb && one.text.contains("/*!80000"));
+        for planned in PLANNED.iter().filter(is_explained) {
             let plan = self.explain(&planned.statement()).await;
             let (mut accesses, mut sorts) = (Vec::new(), false);
             look_at(&plan, &mut accesses, &mut sorts);
